@@ -75,7 +75,7 @@ static int read_norm(struct field_reader *r, const struct field *f, const json_t
 
 static const struct field openai_fields[] = {
     PROMPTS("input"),
-    {.name = "model", .kind = FIELD_CUSTOM, .read = generate_read_model},
+    {.name = "model", .kind = FIELD_CUSTOM, .read = read_model_name},
     {.name = "encoding_format", .kind = FIELD_CUSTOM, .read = read_encoding},
     DIMENSIONS,
     IGNORED("user"),
@@ -84,7 +84,7 @@ static const struct field openai_fields[] = {
 };
 static const struct field ollama_fields[] = {
     PROMPTS("input"),
-    {.name = "model", .kind = FIELD_CUSTOM, .read = generate_read_model},
+    {.name = "model", .kind = FIELD_CUSTOM, .read = read_model_name},
     {.name = "truncate", .kind = FIELD_BOOL, .offset = AT(embed.truncates)},
     DIMENSIONS,
     IGNORED("options"),
@@ -93,13 +93,14 @@ static const struct field ollama_fields[] = {
     {0},
 };
 static const struct field ollama_old_fields[] = {
-    PROMPTS("prompt"),  {.name = "model", .kind = FIELD_CUSTOM, .read = generate_read_model},
+    PROMPTS("prompt"),  {.name = "model", .kind = FIELD_CUSTOM, .read = read_model_name},
     IGNORED("options"), IGNORED("keep_alive"),
     EMBED_FIELDS,       {0},
 };
 static const struct field llama_fields[] = {
     PROMPTS("content"),
-    {.name = "model", .kind = FIELD_CUSTOM, .read = generate_read_model},
+    PROMPTS("input"), /* its other name */
+    {.name = "model", .kind = FIELD_CUSTOM, .read = read_model_name},
     {.name = "embd_normalize", .kind = FIELD_CUSTOM, .read = read_norm},
     {.name = "encoding_format", .kind = FIELD_CUSTOM, .read = read_encoding},
     EMBED_FIELDS,
@@ -107,7 +108,7 @@ static const struct field llama_fields[] = {
 };
 static const struct field tei_fields[] = {
     PROMPTS("inputs"),
-    {.name = "model", .kind = FIELD_CUSTOM, .read = generate_read_model},
+    {.name = "model", .kind = FIELD_CUSTOM, .read = read_model_name},
     {.name = "normalize", .kind = FIELD_CUSTOM, .read = read_normalize},
     {.name = "truncate", .kind = FIELD_BOOL, .offset = AT(embed.truncates)},
     DIMENSIONS,

@@ -233,7 +233,7 @@ static int read_logprobs(struct field_reader *r, const struct field *f, const js
 }
 
 /* Where requests may name one of several models it was looked at before: generation_model.c. */
-int generate_read_model(struct field_reader *r, const struct field *f, const json_t *value)
+int read_model_name(struct field_reader *r, const struct field *f, const json_t *value)
 {
     if (json_is_string(value))
         return 0;
@@ -241,7 +241,7 @@ int generate_read_model(struct field_reader *r, const struct field *f, const jso
 }
 
 const struct field generate_fields[] = {
-    {.name = "model", .kind = FIELD_CUSTOM, .read = generate_read_model},
+    {.name = "model", .kind = FIELD_CUSTOM, .read = read_model_name},
     CUSTOM(prompt, read_prompt),
     {.name = "max_tokens", .kind = FIELD_CUSTOM, .read = read_max_tokens},
     NUMBER(temperature, 0, 2),

@@ -1,5 +1,6 @@
 #include "commands.h"
 #include "base/escape.h"
+#include "base/memory.h"
 #include "inspect.h"
 
 #include "model/graph.h"
@@ -19,11 +20,25 @@
 
 #define SHOWN_ITEMS 6   /* of an array of metadata */
 #define SHOWN_BYTES 100 /* of a text */
+#define MAX_N_CTX   (1u << 24)
 
 static int usage(void)
 {
     fputs("usage: hearthd inspect MODEL [--graph] [--program] [--json]\n", stderr);
     return EXIT_USAGE;
+}
+
+/* Sets how large a context of one slot can be: each token takes its keys and values, and a row of the tables
+ * of rotations. */
+static void set_fits(struct inspection_memory *m, const struct model_config *c)
+{
+    uint64_t fixed = m->weights + m->scratch + m->states, per_token = m->kv_per_token;
+    for (uint32_t i = 0; i < c->n_kinds; i++)
+        per_token += c->kinds[i].rope.dim * sizeof(float);
+    m->available = memory_available();
+    if (m->available > fixed)
+        m->n_ctx_fits = (m->available - fixed) / per_token / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
+    m->n_ctx_fits = m->n_ctx_fits < MAX_N_CTX ? m->n_ctx_fits : MAX_N_CTX;
 }
 
 struct inspection_memory inspection_memory(const struct inspection *in)
@@ -46,6 +61,7 @@ struct inspection_memory inspection_memory(const struct inspection *in)
         }
         m.weights += used ? model_weight(in->model, w)->size : 0;
     }
+    set_fits(&m, c);
     return m;
 }
 
@@ -207,6 +223,12 @@ static void print_memory(const struct inspection *in)
         printf("  states        %10.1f MiB for a slot, of %u recurrent layers\n", mib(m.states),
                model_config(in->model)->n_recurrent);
     printf("  activations   %10.1f MiB for a step of %u rows\n", mib(m.scratch), STEP_MAX_ROWS);
+    if (m.n_ctx_fits)
+        printf("  fits          %10llu tokens of one slot, of %.0f MiB that are available\n",
+               (unsigned long long)m.n_ctx_fits, mib(m.available));
+    else
+        printf("  fits          no: it takes %.0f MiB, and %.0f MiB are available\n",
+               mib(m.weights + m.scratch + m.states + m.kv_per_page), mib(m.available));
 }
 
 /* Prints a malloc'ed text of lib/. */

@@ -29,6 +29,8 @@ struct inspection_memory {
     uint64_t states;      /* recurrent states of a slot */
     uint64_t scratch;     /* activations of the largest step */
     uint32_t n_ctx;       /* min(model's, 8192) */
+    uint64_t available;   /* memory of this machine that is free now */
+    uint64_t n_ctx_fits;  /* the largest n_ctx of one slot in it; 0: the model does not fit */
 };
 struct inspection_memory inspection_memory(const struct inspection *in);
 

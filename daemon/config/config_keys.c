@@ -119,7 +119,7 @@ const struct config_key config_keys[] = {
     {SIZE(max_body, "4M", 1 * K, 1 * G), .help = "Largest request body."},
     /* Its least is what every body takes at first: http.c. */
     {SIZE(body_memory, "64M", 4 * K, 64 * G), .help = "Memory for all request bodies together (half of it for those of /tokenize and /detokenize), and as much again for unread replies, log-probabilities to come, compiled grammars in use and large requests that wait or run."},
-    {COUNT(max_connections, "1000", 1, 100000), .help = "Connections with a POST in progress; one more gets 503. Up to 64 more may be open; near that limit a new one closes the one idle for longest."},
+    {COUNT(max_connections, "1000", 1, 100000), .help = "Connections with a POST in progress; one more gets 503. Up to 64 more may be open; near that limit a new one closes the one idle for longest, of the address that has most."},
     {COUNT(header_timeout_ms, "10000", 100, HOUR), .help = "Time that a client has to send its headers."},
     {COUNT(body_timeout_ms, "60000", 100, HOUR), .help = "Time that a client has to send its body, and to read each max_body bytes of a large reply."},
     {COUNT(keepalive_ms, "5000", 100, HOUR), .help = "Interval of keep-alive comments in a silent stream."},

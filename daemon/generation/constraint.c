@@ -12,7 +12,8 @@
 
 struct cached {
     enum constraint_kind kind;
-    char *text; /* its source, the key of the cache */
+    uint64_t owner; /* of the API key that it came with: the time of a reply tells other keys nothing of it */
+    char *text;     /* its source; with kind and owner the key of the cache */
     struct grammar *grammar;
     size_t text_len;
     uint64_t used;
@@ -237,13 +238,14 @@ void constraints_close(struct constraints *c)
 
 /* ---- the cache ---- */
 
-static struct grammar *cache_find(struct constraints *c, enum constraint_kind kind, const char *text)
+static struct grammar *cache_find(struct constraints *c, enum constraint_kind kind, uint64_t owner,
+                                  const char *text)
 {
     struct grammar *found = NULL;
     pthread_mutex_lock(&c->lock);
     for (int i = 0; i < CONSTRAINT_CACHE && !found; i++) {
         struct cached *e = &c->cache[i];
-        if (!e->grammar || e->kind != kind || strcmp(e->text, text) != 0)
+        if (!e->grammar || e->kind != kind || e->owner != owner || strcmp(e->text, text) != 0)
             continue;
         e->used = ++c->clock;
         found = grammar_ref(e->grammar);
@@ -299,7 +301,8 @@ static void cache_trim(struct constraints *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-static void cache_add(struct constraints *c, enum constraint_kind kind, const char *text, struct grammar *g)
+static void cache_add(struct constraints *c, enum constraint_kind kind, uint64_t owner, const char *text,
+                      struct grammar *g)
 {
     size_t text_len = strlen(text) + 1, bytes = grammar_bytes(g) + text_len;
     char *copy = bytes <= c->room / CONSTRAINT_SHARE ? strdup(text) : NULL;
@@ -308,7 +311,7 @@ static void cache_add(struct constraints *c, enum constraint_kind kind, const ch
     pthread_mutex_lock(&c->lock);
     cache_make_room(c, bytes);
     struct cached *e = cache_entry(c);
-    *e = (struct cached){kind, copy, grammar_ref(g), text_len, ++c->clock};
+    *e = (struct cached){kind, owner, copy, grammar_ref(g), text_len, ++c->clock};
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -460,18 +463,19 @@ static int find_or_compile(struct generation *g, struct api_error *err)
     struct constraint *c = &g->p.constraint;
     struct constraints *all = g->model->constraints;
     char *text = key_of(g);
+    uint64_t owner = g->request->owner;
     struct error words = {0};
     int rc = 0;
     if (!text)
         return api_out_of_memory(err);
-    g->grammar = cache_find(all, c->kind, text);
+    g->grammar = cache_find(all, c->kind, owner, text);
     if (!g->grammar && g->effort != EFFORT_LONG) {
         free(text);
         g->effort = EFFORT_POOL; /* even if the prompt is cheap: it counts as long work */
         return generation_exceeded(g);
     }
     if (!g->grammar && (rc = compile(&g->grammar, g, &words)) == 0)
-        cache_add(all, c->kind, text, g->grammar);
+        cache_add(all, c->kind, owner, text, g->grammar);
     free(text);
     return rc < 0 ? refuse(c, rc, &words, err) : 0;
 }

@@ -254,8 +254,9 @@ extern const struct dialect dialect_generate, dialect_completions, dialect_chat,
 
 /* Rows that every dialect knows: /generate's own. */
 extern const struct field generate_fields[];
-int generate_read_model(struct field_reader *r, const struct field *f, const json_t *value); /* `model` */
 int read_prompt(struct field_reader *r, const struct field *f, const json_t *value);
+/* The name of the model, which was found before. */
+int read_model_name(struct field_reader *r, const struct field *f, const json_t *value);
 /* max_tokens, under any of its names; given under two names it must be the same. */
 int read_max_tokens(struct field_reader *r, const struct field *f, const json_t *value);
 

@@ -186,6 +186,9 @@ static int make_prompts(struct generation *g, struct api_error *err)
     if (n > most)
         return api_invalid(err, prompt_param(g), "at most %zu prompts may come in one request (got %zu)",
                            most, n);
+    if (!g->dialect->embeds && n * g->p.n > GENERATE_MAX_PROMPTS) /* each takes memory for max_tokens */
+        return api_invalid(err, "n", "%zu prompts times n, %u, must be at most %d texts", n, g->p.n,
+                           GENERATE_MAX_PROMPTS);
     if (n > 1 && g->p.prompt_logprobs)
         return api_invalid(err, "prompt_logprobs", "prompt_logprobs needs a single prompt (got %zu)", n);
     g->n_prompts = 0;

@@ -10,6 +10,7 @@
 #define LEFT_MS  1000  /* a request whose sender has left, to be whole */
 #define STILL_MS 1000  /* without a byte: longer than a client needs to send its request or take more */
 #define ROOM     8     /* connections that may come before one that was cut is gone */
+#define FEW      8     /* idle connections that an address may have without being closed before others */
 
 /* --- time limits --- */
 
@@ -151,9 +152,16 @@ void connection_watch(struct connection *c)
 
 /* --- states --- */
 
+/* True where make_room() may close it before replies to clients with a key. */
+static bool is_idle(enum connection_state state)
+{
+    return state <= CONNECTION_REPLYING;
+}
+
 static void unlink_connection(struct connection *c)
 {
     struct connection_list *list = &c->server->connections[c->state];
+    c->peer->n_idle -= is_idle(c->state);
     TAILQ_REMOVE(&list->queue, c, link);
     list->n--;
 }
@@ -161,6 +169,7 @@ static void unlink_connection(struct connection *c)
 static void link_connection(struct connection *c, enum connection_state state)
 {
     struct connection_list *list = &c->server->connections[state];
+    c->peer->n_idle += is_idle(state);
     c->state = state;
     c->moved_ns = clock_ns();
     TAILQ_INSERT_TAIL(&list->queue, c, link);
@@ -212,29 +221,46 @@ void connection_moved(struct connection *c)
 
 /* --- room for others --- */
 
-/* The best to close of those that have moved nothing since then, replies to clients with a key left out. */
-static struct connection *find_still(const struct http_server *s, uint64_t since_ns)
+/* The idle connections of the address that has most of them; 0: none has more than FEW. */
+static uint32_t largest_crowd(const struct http_server *s)
 {
-    for (int state = CONNECTION_RESTING; state <= CONNECTION_REPLYING; state++) {
-        struct connection *c = TAILQ_FIRST(&s->connections[state].queue);
-        if (c && c->moved_ns <= since_ns)
-            return c;
-    }
+    const struct connection *c;
+    uint32_t most = FEW;
+    for (int state = 0; is_idle(state); state++)
+        TAILQ_FOREACH(c, &s->connections[state].queue, link)
+            if (c->peer->n_idle > most)
+                most = c->peer->n_idle;
+    return most > FEW ? most : 0;
+}
+
+/* The best to close of those that have moved nothing since then and whose address has so many idle ones. */
+static struct connection *find_still(const struct http_server *s, uint64_t since_ns, uint32_t crowd)
+{
+    struct connection *c;
+    for (int state = 0; is_idle(state); state++)
+        TAILQ_FOREACH(c, &s->connections[state].queue, link) {
+            if (c->moved_ns > since_ns)
+                break;
+            if (c->peer->n_idle >= crowd)
+                return c;
+        }
     return NULL;
 }
 
 /* A client that connects when the spare connections are used up may still ask for health, so another
- * connection is closed. A client that is sending or reading right now loses its connection only when all
- * others are, too. A busy connection is never closed: there are at most max_connections of these, and so
- * always others. */
+ * connection is closed. It is one of the address that has most, so that one that connects faster than others
+ * can send their headers closes only its own. There a client that is sending or reading right now loses its
+ * connection only when all others are, too. A busy connection is never closed: there are at most
+ * max_connections of these, and so always others. */
 static void make_room(struct http_server *s)
 {
     if (s->n_connections <= s->cfg->max_connections + SPARE_CONNECTIONS - ROOM)
         return;
     uint64_t now = clock_ns();
-    struct connection *c = find_still(s, now - STILL_MS * 1000000ull);
+    uint32_t crowd = largest_crowd(s);
+    struct connection *c = find_still(s, now - STILL_MS * 1000000ull, crowd);
     if (!c)
-        c = find_still(s, now);
+        c = find_still(s, now, crowd);
     if (!c)
         c = TAILQ_FIRST(&s->connections[CONNECTION_KEYED].queue);
     if (!c)
@@ -306,12 +332,19 @@ static void on_timer_closed(uv_handle_t *handle)
     handle_closed(handle->data);
 }
 
+/* The address that it comes from; a proxy's clients are all its own. */
+static struct peer *peer_of(struct http_server *s, struct MHD_Connection *mhd)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    return peer_ref(&s->peers, access_client(s->access, info ? info->client_addr : NULL, NULL));
+}
+
 static void connection_open(struct listener *l, struct MHD_Connection *mhd, void **context)
 {
     struct http_server *s = l->owner;
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(mhd, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct connection *c = calloc(1, sizeof *c);
-    if (!c || !info) { /* without it every request is refused */
+    if (!c || !info || !(c->peer = peer_of(s, mhd))) { /* without it every request is refused */
         free(c);
         return;
     }
@@ -334,6 +367,7 @@ static void connection_close(struct connection *c)
 {
     c->server->n_connections--;
     unlink_connection(c);
+    peer_unref(c->peer);
     if (c->has_watch)
         uv_close((uv_handle_t *)&c->watch, on_watch_closed);
     uv_close((uv_handle_t *)&c->timer, on_timer_closed);

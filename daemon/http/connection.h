@@ -34,6 +34,7 @@ struct connection_list {
 struct connection {
     struct http_server *server;
     struct listener *listener;
+    struct peer *peer;            /* until it is closed */
     TAILQ_ENTRY(connection) link; /* of the same state */
     enum connection_state state;
     uint64_t moved_ns; /* CLOCK_MONOTONIC: it came to this state, or moved bytes in it */

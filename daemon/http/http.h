@@ -7,6 +7,7 @@
 #include "config/config.h"
 #include "connection.h"
 #include "listener.h"
+#include "peer.h"
 #include "pool.h"
 #include "request.h"
 #include "route.h"
@@ -48,6 +49,7 @@ struct http_server {
     struct clients clients;        /* when client_limit is on */
     LIST_HEAD(, request) requests; /* in the hands of libmicrohttpd */
     uint32_t n_connections;
+    struct peers peers; /* the addresses of the connections */
     struct connection_list connections[CONNECTION_STATES];
     uint64_t body_bytes;  /* held by all bodies together */
     uint64_t text_bytes;  /* of these, by those of /tokenize and /detokenize */

@@ -69,6 +69,10 @@ enum step_page_op_kind {
     STEP_PAGE_ZERO,
     STEP_STATE_LOAD, /* the first row of slot `page` follows the rows that state `from` has seen */
     STEP_STATE_SAVE, /* state `page` becomes that of slot `from` behind its row at position host_offset */
+    /* Part `from` of state `page`, as large as a page but for the last, to and from the transfer buffer. A
+     * state that was imported may be loaded at any position: the host knows which. */
+    STEP_STATE_EXPORT,
+    STEP_STATE_IMPORT,
 };
 struct step_page_op {                       /* copies whole tiles, of all layers */
     uint32_t kind, page, from, host_offset; /* host_offset: 64-byte units into the transfer buffer */

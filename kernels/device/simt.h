@@ -28,12 +28,13 @@
  *
  * THREAD     simt_dp4a(a, b, c)       c + the dot product of two words' four int8
  *
- * ORDERED    relaxed, acquire and release at gpu scope (the device) or sys scope (the host too), u32; the
- *            _u64 forms at sys scope. Memory that another thread accesses unordered may be accessed by these
+ * ORDERED    relaxed, acquire and release at gpu scope (the device) or sys scope (the host too), u32; some
+ *            have _u64 forms. Memory that another thread accesses unordered may be accessed by these
  *            alone.
  *            simt_ld_relaxed_gpu(p) simt_ld_acquire_gpu(p) simt_ld_relaxed_sys(p) simt_ld_acquire_sys(p)
  *            simt_st_relaxed_gpu(p, v) simt_st_release_gpu(p, v) simt_st_relaxed_sys(p, v)
  *            simt_st_release_sys(p, v)
+ *            simt_ld_relaxed_gpu_u64 simt_st_relaxed_gpu_u64: one access of 8 bytes, which arrives whole
  *            simt_ld_relaxed_sys_u64 simt_ld_acquire_sys_u64 simt_st_relaxed_sys_u64 simt_st_release_sys_u64
  *            simt_red_relaxed_gpu_add(p, v) simt_red_release_gpu_add(p, v)      add; no result
  *            simt_atom_relaxed_gpu_add(p, v) simt_atom_acq_rel_gpu_add(p, v)    add; return the old value

@@ -98,6 +98,7 @@ struct backend_info {
      * state that was saved (step.h). */
     bool recurrent;
     uint32_t n_snapshots;     /* states beside those of the slots, for saved ones */
+    uint64_t state_size;      /* bytes of one state */
     uint64_t state_bytes;     /* of all recurrent states, part of memory_used */
     uint32_t default_step_ms; /* ms; time budget of a step that suits this backend */
     struct kv_layout kv;

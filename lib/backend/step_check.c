@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NO_PAGE UINT32_MAX
+#define NO_PAGE    UINT32_MAX
+#define ANY_NUMBER UINT32_MAX /* of rows that an imported state has seen */
 
 struct step_checker {
     struct step_limits limits;
@@ -82,26 +83,51 @@ static int check_counts(const struct step_limits *l, const struct step *s, struc
     return 0;
 }
 
+static int check_host_offset(const struct step_limits *l, const struct step *s, uint32_t i, struct error *err)
+{
+    uint32_t offset = s->page_ops[i].host_offset;
+    if ((uint64_t)offset * 64 + l->page_bytes <= l->transfer_bytes)
+        return 0;
+    return error_set(err, -EINVAL,
+                     "step: page_ops[%u].host_offset is %u, a page of %llu bytes there ends beyond the "
+                     "transfer buffer of %llu bytes",
+                     i, offset, (unsigned long long)l->page_bytes, (unsigned long long)l->transfer_bytes);
+}
+
+static int check_page_op(const struct step_limits *l, const struct step *s, uint32_t i, struct error *err)
+{
+    const struct step_page_op *op = &s->page_ops[i];
+    if (op->page >= l->n_pages)
+        return too_large(err, "page_ops", i, "page", op->page, l->n_pages);
+    if (op->kind == STEP_PAGE_COPY && op->from >= l->n_pages)
+        return too_large(err, "page_ops", i, "from", op->from, l->n_pages);
+    bool host = op->kind == STEP_PAGE_EXPORT || op->kind == STEP_PAGE_IMPORT;
+    return host ? check_host_offset(l, s, i, err) : 0;
+}
+
+/* Of a part of a state. LOAD and SAVE are checked with the rows. */
+static int check_part_op(const struct step_limits *l, const struct step *s, uint32_t i, struct error *err)
+{
+    const struct step_page_op *op = &s->page_ops[i];
+    if (op->kind == STEP_STATE_LOAD || op->kind == STEP_STATE_SAVE)
+        return 0;
+    if (op->page >= l->n_states)
+        return too_large(err, "page_ops", i, "page", op->page, l->n_states);
+    if (op->from * l->page_bytes >= l->state_bytes)
+        return too_large(err, "page_ops", i, "from", op->from,
+                         (l->state_bytes + l->page_bytes - 1) / l->page_bytes);
+    return check_host_offset(l, s, i, err);
+}
+
 static int check_page_ops(const struct step_limits *l, const struct step *s, struct error *err)
 {
     for (uint32_t i = 0; i < s->n_page_ops; i++) {
-        const struct step_page_op *op = &s->page_ops[i];
-        bool state = op->kind == STEP_STATE_LOAD || op->kind == STEP_STATE_SAVE;
-        if (op->kind < STEP_PAGE_COPY || op->kind > STEP_STATE_SAVE || (state && !l->n_states))
-            return error_set(err, -EINVAL, "step: page_ops[%u].kind is %u: unknown", i, op->kind);
-        if (state)
-            continue;
-        if (op->page >= l->n_pages)
-            return too_large(err, "page_ops", i, "page", op->page, l->n_pages);
-        if (op->kind == STEP_PAGE_COPY && op->from >= l->n_pages)
-            return too_large(err, "page_ops", i, "from", op->from, l->n_pages);
-        bool host = op->kind == STEP_PAGE_EXPORT || op->kind == STEP_PAGE_IMPORT;
-        if (host && (uint64_t)op->host_offset * 64 + l->page_bytes > l->transfer_bytes)
-            return error_set(
-                err, -EINVAL,
-                "step: page_ops[%u].host_offset is %u, a page of %llu bytes there ends beyond the "
-                "transfer buffer of %llu bytes",
-                i, op->host_offset, (unsigned long long)l->page_bytes, (unsigned long long)l->transfer_bytes);
+        uint32_t kind = s->page_ops[i].kind, last = l->n_states ? STEP_STATE_IMPORT : STEP_PAGE_ZERO;
+        if (kind < STEP_PAGE_COPY || kind > last)
+            return error_set(err, -EINVAL, "step: page_ops[%u].kind is %u: unknown", i, kind);
+        int rc = kind <= STEP_PAGE_ZERO ? check_page_op(l, s, i, err) : check_part_op(l, s, i, err);
+        if (rc < 0)
+            return rc;
     }
     return 0;
 }
@@ -244,6 +270,7 @@ static int check_follows(const struct step_checker *c, const struct step *s, uin
     const struct step_row *row = &s->rows[i];
     bool follows = i > 0 && s->rows[i - 1].slot == row->slot;
     uint32_t expected = follows ? s->rows[i - 1].pos + 1 : c->expected[row->slot];
+    expected = expected == ANY_NUMBER ? row->pos : expected;
     if (row->pos != expected && (follows || row->pos != 0))
         return error_set(
             err, -EINVAL,
@@ -348,6 +375,8 @@ static int check_recurrent(struct step_checker *c, const struct step *s, struct 
     for (uint32_t i = 0; i < s->n_page_ops; i++)
         if (s->page_ops[i].kind == STEP_STATE_SAVE)
             c->n_done[s->page_ops[i].page] = s->page_ops[i].host_offset + 1;
+        else if (s->page_ops[i].kind == STEP_STATE_IMPORT)
+            c->n_done[s->page_ops[i].page] = ANY_NUMBER;
     return 0;
 }
 

@@ -142,6 +142,21 @@ static int cpu_load(struct backend *be, const struct program *prog, const struct
 
 /* --- a step --- */
 
+/* Exports or imports a part of a state. */
+static void do_part_op(struct decoder *d, const struct step_page_op *op, size_t part)
+{
+    size_t size = delta_state_size(&d->delta.shape, d->delta.n_layers), at = op->from * part;
+    uint8_t *state = (uint8_t *)d->delta.states.data + op->page * size + at;
+    uint8_t *host = (uint8_t *)d->transfer.data + (size_t)op->host_offset * 64;
+    size_t n = size - at < part ? size - at : part;
+    if (op->kind == STEP_STATE_EXPORT) {
+        memcpy(host, state, n);
+        memset(host + n, 0, part - n);
+    } else {
+        memcpy(state, host, n);
+    }
+}
+
 static void do_page_ops(struct decoder *d, const struct step *step)
 {
     size_t size = kv_page_size(decoder_kv(d));
@@ -151,7 +166,9 @@ static void do_page_ops(struct decoder *d, const struct step *step)
         uint8_t *page = pages + op->page * size;
         if (op->kind == STEP_STATE_LOAD || op->kind == STEP_STATE_SAVE)
             continue; /* delta_plan() */
-        if (op->kind == STEP_PAGE_COPY)
+        if (op->kind > STEP_STATE_SAVE)
+            do_part_op(d, op, size);
+        else if (op->kind == STEP_PAGE_COPY)
             memmove(page, pages + op->from * size, size);
         else if (op->kind == STEP_PAGE_EXPORT)
             memcpy(host + (size_t)op->host_offset * 64, page, size);
@@ -423,6 +440,7 @@ static void cpu_hidden(struct backend *be, uint32_t row, float *out)
 static void cpu_info(const struct backend *be, struct backend_info *out)
 {
     struct decoder *d = (struct decoder *)be; /* only atomics are written */
+    uint64_t state_size = delta_state_size(&d->delta.shape, d->delta.n_layers);
     uint64_t scratch = d->scratch.size + d->rope.size + (d->eager ? eager_size(d->eager) : 0);
     *out = (struct backend_info){
         .name = cpu_backend.name,
@@ -435,7 +453,8 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .shares_pages = d->cfg.arithmetic != BACKEND_EXACT,
         .recurrent = d->delta.n_layers > 0,
         .n_snapshots = d->n_snapshots,
-        .state_bytes = d->delta.states.size,
+        .state_size = state_size,
+        .state_bytes = d->delta.states.data ? state_size * (d->cfg.n_slots + d->n_snapshots) : 0,
         .default_step_ms = 50,
         .kv = *decoder_kv(d),
         .kv_order = ATTEND_KV_ORDER,

@@ -286,6 +286,7 @@ static int take_slots(struct decoder *d, uint64_t transfer_bytes, struct error *
         .recurrent = d->delta.n_layers > 0,
         .n_states =
             d->delta.n_layers && d->cfg.arithmetic != BACKEND_EXACT ? d->cfg.n_slots + d->n_snapshots : 0,
+        .state_bytes = delta_state_size(&d->delta.shape, d->delta.n_layers),
         .transfer_bytes = transfer_bytes,
         .page_bytes = kv_page_size(decoder_kv(d)),
     };

@@ -73,7 +73,8 @@ static struct sequence *seat(struct engine *e, struct engine_request *r, uint32_
                                       .fresh = true,
                                       .admitted = ++e->n_admitted,
                                       .first = NO_SLOT,
-                                      .backup = SNAPSHOT_NONE};
+                                      .backup = SNAPSHOT_NONE,
+                                      .restore_snapshot = SNAPSHOT_NONE};
     r->slot = slot;
     r->started_ns = now_ns;
     e->n_live++;

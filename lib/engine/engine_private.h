@@ -52,10 +52,16 @@ struct sequence {
     uint32_t borders[ENGINE_BORDERS]; /* multiples of 64 */
     uint32_t text_border;             /* the newest position of its text that has a snapshot, or 0 */
 
-    bool restoring;            /* waits for pages of its prompt from the disk, without rows */
-    uint32_t restore_end;      /* pages of the prompt below this index come from the disk */
-    uint32_t restore_asked;    /* pages below this index are requested */
-    uint32_t restore_sent;     /* pages below this index are in a step that imports them */
+    bool restoring;         /* waits for pages of its prompt from the disk, without rows */
+    uint32_t restore_end;   /* pages of the prompt below this index come from the disk */
+    uint32_t restore_asked; /* pages below this index are requested */
+    uint32_t restore_sent;  /* pages below this index are in a step that imports them */
+    uint32_t restore_done;  /* pages below this index are there */
+    /* Of a recurrent model: the pages from restore_parts on are the parts of the state behind restore_state
+     * tokens. */
+    uint32_t restore_parts, restore_state, restore_all; /* restore_all: restore_end, before any failed */
+    uint32_t restore_snapshot;                          /* SNAPSHOT_NONE: there is none */
+    struct kv_key restore_state_key;
     uint64_t restore_ns;       /* when the last page arrived */
     struct kv_key restore_key; /* key of page restore_asked - 1 */
 };
@@ -226,6 +232,8 @@ static inline uint32_t engine_states_again(const struct sequence *q)
 {
     return q->n_known > q->n_rows ? q->n_known - q->n_rows : 0;
 }
+/* Begins the sequence, which has no rows yet, with the last state that its pages have by now. */
+void engine_states_begin_again(struct engine *e, uint32_t slot);
 /* Call before drafts are added behind the next row of the slot: false if the state behind that row cannot be
  * saved. */
 bool engine_states_back_up(struct engine *e, uint32_t slot);

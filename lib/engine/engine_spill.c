@@ -1,4 +1,6 @@
-/* engine_spill.c - see engine_spill.h. Each page in transit has a place in the backend's transfer buffer. */
+/* engine_spill.c - see engine_spill.h. Each page in transit has a place in the backend's transfer buffer. A
+ * state goes in parts as large as pages, which are files like them: successors of the page that the state is
+ * behind, with ids that no token has. */
 #include "engine_spill.h"
 #include "kv/prefix_disk.h"
 
@@ -23,12 +25,22 @@ struct transfer {
     struct prefix_job job;
 };
 
+/* The snapshot whose parts are on their way to the disk. */
+struct state_export {
+    uint32_t snapshot, next; /* next: part */
+    struct kv_page_name page;
+    bool active;
+};
+
 struct engine_disk {
     struct prefix_disk *disk;
     uint8_t *bytes; /* the transfer buffer */
     size_t page_bytes;
     uint32_t n_places;
     struct transfer places[PLACES];
+    uint32_t n_parts; /* of a recurrent state; 0: the model has none */
+    struct state_export out;
+    struct kv_key *seen_to; /* [n_snapshots]: the page whose state was exported, or found on the disk */
 };
 
 /* ---- open and close ---- */
@@ -43,7 +55,7 @@ int engine_disk_open(struct engine *e, struct error *err)
     struct backend_info info;
     executor_info(e->x, &info);
     size_t page = kv_page_size(&info.kv), size = info.transfer_bytes;
-    if (!e->cfg.disk || !e->cfg.prefix_cache || e->recurrent || !info.transfer || page == 0 || size < page)
+    if (!e->cfg.disk || !e->cfg.prefix_cache || !info.transfer || page == 0 || size < page)
         return 0;
     e->disk = calloc(1, sizeof *e->disk);
     if (!e->disk)
@@ -52,8 +64,10 @@ int engine_disk_open(struct engine *e, struct error *err)
     e->disk->bytes = info.transfer;
     e->disk->page_bytes = page;
     e->disk->n_places = size / page < PLACES ? (uint32_t)(size / page) : PLACES;
+    e->disk->n_parts = e->recurrent ? (uint32_t)((info.state_size + page - 1) / page) : 0;
+    e->disk->seen_to = calloc(e->n_snapshots + 1, sizeof *e->disk->seen_to);
     prefix_disk_attach(e->cfg.disk, wake, e);
-    return 0;
+    return e->disk->seen_to ? 0 : error_set(err, -ENOMEM, "no memory for the prefix cache on disk");
 }
 
 void engine_disk_close(struct engine *e)
@@ -61,6 +75,7 @@ void engine_disk_close(struct engine *e)
     if (!e->disk)
         return;
     prefix_disk_detach(e->disk->disk);
+    free(e->disk->seen_to);
     free(e->disk);
     e->disk = NULL;
 }
@@ -95,6 +110,14 @@ static struct step_page_op page_op(const struct engine_disk *d, const struct tra
         .kind = kind, .page = page, .host_offset = (uint32_t)((size_t)(t - d->places) * d->page_bytes / 64)};
 }
 
+static struct step_page_op part_op(const struct engine *e, const struct transfer *t, uint32_t kind,
+                                   uint32_t snapshot, uint32_t part)
+{
+    struct step_page_op op = page_op(e->disk, t, kind, e->cfg.n_slots + snapshot);
+    op.from = part;
+    return op;
+}
+
 /* ---- import: from the disk ---- */
 
 /* The sequence that the page is for; NULL if it has ended. */
@@ -123,25 +146,95 @@ static struct kv_page_name name_of(const struct engine_request *r, struct kv_key
     return name;
 }
 
+/* The name of a part of the state behind a page. */
+static struct kv_page_name part_name(struct kv_key page, uint64_t salt, uint32_t part)
+{
+    struct kv_page_name name = {.parent = page, .salt = salt, .ids = {-2, (int32_t)part}};
+    name.key = kv_key_next(page, name.ids);
+    return name;
+}
+
+static bool has_state(const struct engine *e, struct kv_key page, uint64_t salt)
+{
+    for (uint32_t i = 0; i < e->disk->n_parts; i++)
+        if (!prefix_disk_has(e->disk->disk, part_name(page, salt, i).key))
+            return false;
+    return true;
+}
+
+/* Pages of a prompt that a hit may have. */
+static uint32_t most_pages(const struct engine_request *r)
+{
+    uint32_t max = kv_shared_pages(r->n_prompt);
+    return max < ENGINE_MAX_HIT ? max : ENGINE_MAX_HIT;
+}
+
+/* The end of the prompt's pages from `n` on that are on the disk. */
+static uint32_t pages_on_disk(const struct engine *e, const struct sequence *q, uint32_t n)
+{
+    struct kv_key key = q->restore_key;
+    for (uint32_t max = most_pages(q->r); n < max; n++) {
+        key = kv_key_next(key, q->r->prompt + (size_t)n * KV_PAGE_TOKENS);
+        if (!prefix_disk_has(e->disk->disk, key))
+            break;
+    }
+    return n;
+}
+
+/* Finds the last state on the disk whose pages are there or in memory, behind the one that the sequence
+ * begins with. The first n pages are in memory. Returns the number of its pages, or 0. */
+static uint32_t find_state(const struct engine *e, struct sequence *q, uint32_t n)
+{
+    const struct engine_request *r = q->r;
+    struct kv_key key = kv_key_of_salt(r->salt);
+    uint32_t found = 0;
+    for (uint32_t i = 0, max = most_pages(r); i < max; i++) {
+        key = kv_key_next(key, r->prompt + (size_t)i * KV_PAGE_TOKENS);
+        if (i >= n && !prefix_disk_has(e->disk->disk, key))
+            break;
+        if (i >= q->n_done / KV_PAGE_TOKENS && has_state(e, key, r->salt)) {
+            found = i + 1;
+            q->restore_state_key = key;
+        }
+    }
+    return found;
+}
+
+/* The same for a recurrent model: pages up to a state, and its parts behind them. */
+static uint32_t begin_state(struct engine *e, struct sequence *q, uint32_t n)
+{
+    uint32_t n_state = find_state(e, q, n);
+    q->restore_snapshot = n_state ? kv_cache_take_snapshot(e->kv) : SNAPSHOT_NONE;
+    if (q->restore_snapshot == SNAPSHOT_NONE)
+        return n;
+    q->restore_state = n_state * KV_PAGE_TOKENS;
+    q->restore_parts = n_state > n ? n_state : n;
+    return q->restore_parts + e->disk->n_parts;
+}
+
 void engine_disk_begin(struct engine *e, uint32_t slot, uint64_t now_ns)
 {
     struct sequence *q = &e->seqs[slot];
     const struct engine_request *r = q->r;
     if (!e->disk || !e->cfg.prefix_cache || !engine_reuses(r))
         return;
-    uint32_t n = q->n_done / KV_PAGE_TOKENS, max = kv_shared_pages(r->n_prompt), end = n;
-    max = max < ENGINE_MAX_HIT ? max : ENGINE_MAX_HIT;
-    struct kv_key key = kv_cache_key(e->kv, slot);
-    q->restore_key = key;
-    for (; end < max; end++) {
-        key = kv_key_next(key, r->prompt + (size_t)end * KV_PAGE_TOKENS);
-        if (!prefix_disk_has(e->disk->disk, key))
-            break;
-    }
-    q->restore_asked = q->restore_sent = n;
-    q->restore_end = end;
+    uint32_t n = (e->recurrent ? q->n_known : q->n_done) / KV_PAGE_TOKENS;
+    q->restore_key = kv_cache_key(e->kv, slot);
+    q->restore_parts = UINT32_MAX;
+    q->restore_asked = q->restore_sent = q->restore_done = n;
+    q->restore_end = q->restore_all = e->recurrent ? begin_state(e, q, n) : pages_on_disk(e, q, n);
     q->restore_ns = now_ns;
-    q->restoring = end > n;
+    q->restoring = q->restore_end > n;
+}
+
+/* The name of the next item that the sequence asks for: a page of its prompt, or a part of its state. */
+static struct kv_page_name next_name(struct sequence *q, uint32_t index)
+{
+    if (index >= q->restore_parts)
+        return part_name(q->restore_state_key, q->r->salt, index - q->restore_parts);
+    struct kv_page_name name = name_of(q->r, q->restore_key, index);
+    q->restore_key = name.key;
+    return name;
 }
 
 /* Submits reads of the sequence's next pages while there are free places. */
@@ -152,9 +245,7 @@ static void ask(struct engine *e, struct sequence *q)
     while (q->restore_asked < q->restore_end && (t = find_place(d))) {
         *t = (struct transfer){
             .state = READING, .slot = q->r->slot, .admitted = q->admitted, .index = q->restore_asked++};
-        t->job =
-            (struct prefix_job){.name = name_of(q->r, q->restore_key, t->index), .bytes = bytes_of(d, t)};
-        q->restore_key = t->job.name.key;
+        t->job = (struct prefix_job){.name = next_name(q, t->index), .bytes = bytes_of(d, t)};
         prefix_disk_submit(d->disk, &t->job);
     }
 }
@@ -186,6 +277,32 @@ static void drop_unwanted(struct engine *e)
     }
 }
 
+static void note_cached(struct engine *e, struct sequence *q, uint32_t n)
+{
+    q->r->n_cached += n;
+    atomic_store_explicit(&q->r->n_prompt_done, q->n_done, memory_order_release);
+    count(&e->prompt_tokens, n);
+    count(&e->cached_tokens, n);
+    e->room = true; /* a queued request may wait for these pages */
+}
+
+/* Ends a restore that has all that will come. The sequence begins with the state, if all its parts have. */
+static void end_restore(struct engine *e, struct sequence *q, uint32_t slot)
+{
+    uint32_t snapshot = q->restore_snapshot, before = q->n_done;
+    q->restoring = false;
+    q->restore_snapshot = SNAPSHOT_NONE;
+    if (snapshot == SNAPSHOT_NONE)
+        return;
+    if (q->restore_done < q->restore_all) {
+        kv_cache_drop_snapshot(e->kv, snapshot);
+        return;
+    }
+    kv_cache_keep_snapshot(e->kv, slot, q->restore_state, snapshot);
+    engine_states_begin_again(e, slot);
+    note_cached(e, q, q->n_done - before);
+}
+
 static void move_restores(struct engine *e, uint64_t now_ns)
 {
     for (uint32_t slot = 0; slot < e->cfg.n_slots; slot++) {
@@ -195,8 +312,18 @@ static void move_restores(struct engine *e, uint64_t now_ns)
         if (now_ns > q->restore_ns + PATIENCE_NS)
             q->restore_end = q->restore_sent;
         ask(e, q);
-        q->restoring = q->n_done / KV_PAGE_TOKENS < q->restore_end;
+        if (q->restore_done >= q->restore_end)
+            end_restore(e, q, slot);
     }
+}
+
+static struct step_page_op import_op(struct engine *e, const struct sequence *q, uint32_t slot,
+                                     const struct transfer *t)
+{
+    if (t->index >= q->restore_parts)
+        return part_op(e, t, STEP_STATE_IMPORT, q->restore_snapshot, t->index - q->restore_parts);
+    kv_cache_grow(e->kv, slot, (t->index + 1) * KV_PAGE_TOKENS);
+    return page_op(e->disk, t, STEP_PAGE_IMPORT, kv_cache_page(e->kv, slot, t->index));
 }
 
 static void build_imports(struct engine *e)
@@ -207,9 +334,7 @@ static void build_imports(struct engine *e)
         struct transfer *t;
         while (q->r && q->restoring && s->n_page_ops < STEP_MAX_PAGE_OPS &&
                (t = find_page(e, q, q->restore_sent, READY))) {
-            kv_cache_grow(e->kv, slot, (t->index + 1) * KV_PAGE_TOKENS);
-            s->page_ops[s->n_page_ops++] =
-                page_op(e->disk, t, STEP_PAGE_IMPORT, kv_cache_page(e->kv, slot, t->index));
+            s->page_ops[s->n_page_ops++] = import_op(e, q, slot, t);
             t->state = IMPORTING;
             t->step = q->last_step = s->id;
             q->restore_sent++;
@@ -217,19 +342,22 @@ static void build_imports(struct engine *e)
     }
 }
 
-/* Accepts imported page `index` of the sequence, as if it had been computed. */
+/* Accepts imported page `index` of the sequence, as if it had been computed, or a part of its state. */
 static void accept(struct engine *e, struct sequence *q, uint32_t slot, uint32_t index, uint64_t now_ns)
 {
-    struct engine_request *r = q->r;
-    kv_cache_accept(e->kv, slot, r->prompt + (size_t)index * KV_PAGE_TOKENS, KV_PAGE_TOKENS);
-    q->n_rows = q->n_done = (index + 1) * KV_PAGE_TOKENS;
     q->restore_ns = now_ns;
-    q->restoring = index + 1 < q->restore_end;
-    r->n_cached += KV_PAGE_TOKENS;
-    atomic_store_explicit(&r->n_prompt_done, q->n_done, memory_order_release);
-    count(&e->prompt_tokens, KV_PAGE_TOKENS);
-    count(&e->cached_tokens, KV_PAGE_TOKENS);
-    e->room = true; /* a queued request may wait for this page */
+    q->restore_done = index + 1;
+    if (index < q->restore_parts) {
+        kv_cache_accept(e->kv, slot, q->r->prompt + (size_t)index * KV_PAGE_TOKENS, KV_PAGE_TOKENS);
+        if (e->recurrent) {
+            q->n_known = (index + 1) * KV_PAGE_TOKENS;
+        } else {
+            q->n_rows = q->n_done = (index + 1) * KV_PAGE_TOKENS;
+            note_cached(e, q, KV_PAGE_TOKENS);
+        }
+    }
+    if (q->restore_done >= q->restore_end)
+        end_restore(e, q, slot);
 }
 
 static void retire_imports(struct engine *e, uint64_t now_ns)
@@ -244,7 +372,7 @@ static void retire_imports(struct engine *e, uint64_t now_ns)
             engine_release(e, t->slot);
             continue;
         }
-        for (uint32_t index = q->n_done / KV_PAGE_TOKENS;
+        for (uint32_t index = q->restore_done;
              (next = find_page(e, q, index, IMPORTING)) && next->step <= e->retired; index++) {
             next->state = FREE;
             accept(e, q, next->slot, index, now_ns);
@@ -296,6 +424,57 @@ static void build_exports(struct engine *e)
     }
 }
 
+/* Finds the next snapshot whose state is not on the disk though its page is, once all pages were seen to. */
+static bool find_export(struct engine *e, struct state_export *out)
+{
+    struct engine_disk *d = e->disk;
+    for (uint32_t i = 0; d->n_parts && i < e->n_snapshots; i++) {
+        struct kv_page_name page;
+        if (!kv_cache_snapshot_name(e->kv, i, &page) ||
+            memcmp(&d->seen_to[i], &page.key, sizeof page.key) == 0 || !prefix_disk_has(d->disk, page.key))
+            continue;
+        d->seen_to[i] = page.key;
+        if (has_state(e, page.key, page.salt))
+            continue;
+        *out = (struct state_export){.snapshot = i, .page = page, .active = true};
+        return true;
+    }
+    return false;
+}
+
+/* True if there is a state to export now: only an idle engine does. */
+static bool wants_export(struct engine *e)
+{
+    struct kv_page_name name;
+    uint32_t page;
+    if (e->disk->out.active)
+        return true;
+    if (!is_idle(e) || kv_cache_keep(e->kv, true, &page, &name) || !find_export(e, &e->disk->out))
+        return false;
+    kv_cache_hold_snapshot(e->kv, e->disk->out.snapshot);
+    return true;
+}
+
+static void build_state_exports(struct engine *e)
+{
+    struct step *s = &e->step;
+    struct engine_disk *d = e->disk;
+    struct transfer *t;
+    for (uint32_t left = exports_left(e); left > 0 && s->n_page_ops < STEP_MAX_PAGE_OPS; left--) {
+        if (!wants_export(e) || !(t = find_place(d)))
+            return;
+        *t = (struct transfer){.state = EXPORTING, .step = s->id};
+        t->job = (struct prefix_job){.write = true,
+                                     .name = part_name(d->out.page.key, d->out.page.salt, d->out.next),
+                                     .bytes = bytes_of(d, t)};
+        s->page_ops[s->n_page_ops++] = part_op(e, t, STEP_STATE_EXPORT, d->out.snapshot, d->out.next++);
+        if (d->out.next < d->n_parts)
+            continue;
+        kv_cache_release_snapshot(e->kv, d->out.snapshot);
+        d->out.active = false;
+    }
+}
+
 static void retire_exports(struct engine *e)
 {
     for (uint32_t i = 0; i < e->disk->n_places; i++) {
@@ -327,6 +506,7 @@ void engine_disk_build(struct engine *e)
         return;
     build_imports(e);
     build_exports(e);
+    build_state_exports(e);
 }
 
 void engine_disk_retire(struct engine *e, uint64_t now_ns)
@@ -337,23 +517,23 @@ void engine_disk_retire(struct engine *e, uint64_t now_ns)
     retire_exports(e);
 }
 
-bool engine_disk_wants_step(const struct engine *e)
+bool engine_disk_wants_step(struct engine *e)
 {
     struct kv_page_name name;
     uint32_t page;
     if (!e->disk || e->faulted)
         return false;
     return count_places(e->disk, READY, READY) > 0 ||
-           (exports_left(e) > 0 && kv_cache_keep(e->kv, is_idle(e), &page, &name));
+           (exports_left(e) > 0 && (kv_cache_keep(e->kv, is_idle(e), &page, &name) || wants_export(e)));
 }
 
 /* The signal to stop often follows the last answer, before its pages are exported. */
-bool engine_disk_lingers(const struct engine *e, uint64_t now_ns)
+bool engine_disk_lingers(struct engine *e, uint64_t now_ns)
 {
     struct kv_page_name name;
     uint32_t page;
     if (!e->disk || e->faulted || now_ns > e->closing_ns + LINGER_NS || !prefix_disk_writes(e->disk->disk) ||
-        !kv_cache_keep(e->kv, true, &page, &name))
+        (!kv_cache_keep(e->kv, true, &page, &name) && !wants_export(e)))
         return false;
     nanosleep(&(struct timespec){.tv_nsec = LINGER_NAP}, NULL);
     return true;

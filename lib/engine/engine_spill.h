@@ -27,9 +27,9 @@ void engine_disk_build(struct engine *e);
 /* Completes the imports and exports of retired steps. Call after each step. */
 void engine_disk_retire(struct engine *e, uint64_t now_ns);
 /* True if there is a page to export or import now. */
-bool engine_disk_wants_step(const struct engine *e);
+bool engine_disk_wants_step(struct engine *e);
 /* True if the engine, which is closing and idle, should do one more round because pages have yet to go to the
  * disk; for at most a second. It sleeps a millisecond before it returns true. */
-bool engine_disk_lingers(const struct engine *e, uint64_t now_ns);
+bool engine_disk_lingers(struct engine *e, uint64_t now_ns);
 /* True if there are running requests and every one waits for the disk. */
 bool engine_disk_waits(const struct engine *e);

@@ -58,6 +58,15 @@ uint32_t engine_states_begin(struct engine *e, uint32_t slot, uint32_t n_cached,
     return q->n_rows;
 }
 
+void engine_states_begin_again(struct engine *e, uint32_t slot)
+{
+    struct sequence *q = &e->seqs[slot];
+    uint32_t snapshot = kv_cache_begin_again(e->kv, slot, &q->n_rows);
+    q->n_done = q->n_rows;
+    q->loads = snapshot != SNAPSHOT_NONE;
+    q->load_from = snapshot;
+}
+
 /* True if the state behind the rows below `end` is to be kept. */
 static bool wants(const struct sequence *q, uint32_t end)
 {
@@ -173,7 +182,8 @@ void engine_states_take_back(struct engine *e, struct sequence *q, uint32_t n_ri
     if (!e->recurrent)
         return;
     if (all) {
-        engine_states_end(e, q);
+        kv_cache_drop_snapshot(e->kv, q->backup);
+        q->backup = SNAPSHOT_NONE;
         return;
     }
     q->n_known = q->n_rows;
@@ -188,6 +198,9 @@ void engine_states_end(struct engine *e, struct sequence *q)
     if (q->backup != SNAPSHOT_NONE)
         kv_cache_drop_snapshot(e->kv, q->backup);
     q->backup = SNAPSHOT_NONE;
+    if (q->restore_snapshot != SNAPSHOT_NONE)
+        kv_cache_drop_snapshot(e->kv, q->restore_snapshot);
+    q->restore_snapshot = SNAPSHOT_NONE;
     if (q->own_load)
         kv_cache_drop_snapshot(e->kv, q->load_from);
     q->loads = q->own_load = false;

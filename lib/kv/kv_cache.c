@@ -355,6 +355,17 @@ uint32_t kv_cache_snapshot(const struct kv_cache *kv, uint32_t seq, uint32_t *n_
     return q->snapshot;
 }
 
+uint32_t kv_cache_begin_again(struct kv_cache *kv, uint32_t seq, uint32_t *n_tokens)
+{
+    struct page_list *q = &kv->seqs[seq];
+    if (q->snapshot != NONE)
+        snapshot_release(kv->snapshots, q->snapshot);
+    q->snapshot = NONE;
+    q->n_state = 0;
+    begin_with_snapshot(kv, q);
+    return kv_cache_snapshot(kv, seq, n_tokens);
+}
+
 int kv_cache_add_fork(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s)
 {
     assert(seq < kv->n_seqs && !kv->seqs[seq].live);
@@ -494,6 +505,25 @@ bool kv_cache_keep_snapshot(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens
 void kv_cache_drop_snapshot(struct kv_cache *kv, uint32_t snapshot)
 {
     snapshot_free(kv->snapshots, snapshot);
+}
+
+bool kv_cache_snapshot_name(const struct kv_cache *kv, uint32_t snapshot, struct kv_page_name *name)
+{
+    uint32_t page = snapshot_page(kv->snapshots, snapshot);
+    if (page == NONE)
+        return false;
+    *name = (struct kv_page_name){.key = kv->pages[page].key, .salt = kv->pages[page].salt};
+    return true;
+}
+
+void kv_cache_hold_snapshot(struct kv_cache *kv, uint32_t snapshot)
+{
+    snapshot_hold(kv->snapshots, snapshot);
+}
+
+void kv_cache_release_snapshot(struct kv_cache *kv, uint32_t snapshot)
+{
+    snapshot_release(kv->snapshots, snapshot);
 }
 
 void kv_cache_forget_snapshot(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens)

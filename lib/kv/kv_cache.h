@@ -22,12 +22,16 @@
  * there.
  *
  * Invariants (kv_cache_check):
- *   used + cached + free == total; used: held by a sequence; cached: published without holders; free: the
- * rest a page's holders are the sequences whose list names it or that have copied it a published page's
- * parent is published, and each holder of the page holds it too: so a child is released before its parent,
- * stands before it in the eviction list, and is evicted first pages that are reserved and not yet acquired <=
- * free + cached a page that is listed as worth keeping is published a page with a snapshot is published, and
- * the snapshot names it Thread: engine only. Memory: kv_cache_open() allocates all of it. Errors: -ENOSPC
+ * - used + cached + free == total; used: held by a sequence; cached: published without holders; free: all
+ *   others
+ * - a page's holders are the sequences whose list names it or that have copied it
+ * - a published page's parent is published, and each holder of the page holds it too: so a child is released
+ *   before its parent, stands before it in the eviction list, and is evicted first
+ * - pages that are reserved and not yet acquired <= free + cached
+ * - a page that is listed as worth keeping is published
+ * - a page with a snapshot is published, and the snapshot names it
+ *
+ * Thread: engine only. Memory: kv_cache_open() allocates all of it. Errors: -ENOSPC
  * where pages are short; wrong calls assert. */
 #pragma once
 #include "base/error.h"
@@ -96,6 +100,8 @@ int kv_cache_add(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s,
 /* The snapshot with which the sequence begins, or SNAPSHOT_NONE, and *n_tokens that it has seen: a multiple
  * of 64, up to *n_cached; 0 without one. It is held by the sequence until kv_cache_end(). */
 uint32_t kv_cache_snapshot(const struct kv_cache *kv, uint32_t seq, uint32_t *n_tokens);
+/* Begins it anew with the last snapshot that its pages have by now; before its first row. As above. */
+uint32_t kv_cache_begin_again(struct kv_cache *kv, uint32_t seq, uint32_t *n_tokens);
 /* Begins `seq`, which must not exist, as a future fork: reserves the pages that it needs beyond the (n_prompt
  * - 1) / 64 pages that it will share with a sequence of the same prompt. It acquires no page before
  * kv_cache_fork(). -ENOSPC as above. */
@@ -117,6 +123,12 @@ uint32_t kv_cache_take_snapshot(struct kv_cache *kv);
  * it is dropped, if their last page is not published or has one. */
 bool kv_cache_keep_snapshot(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens, uint32_t snapshot);
 void kv_cache_drop_snapshot(struct kv_cache *kv, uint32_t snapshot);
+/* The name of the page that a kept snapshot belongs to, without its ids and parent; false if it is not kept.
+ */
+bool kv_cache_snapshot_name(const struct kv_cache *kv, uint32_t snapshot, struct kv_page_name *name);
+/* Holds a kept snapshot while its bytes are read elsewhere. */
+void kv_cache_hold_snapshot(struct kv_cache *kv, uint32_t snapshot);
+void kv_cache_release_snapshot(struct kv_cache *kv, uint32_t snapshot);
 /* Drops the one that the sequence's page has behind n_tokens, if no sequence has ever begun with it. */
 void kv_cache_forget_snapshot(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens);
 /* Ends the sequence. No step in flight may name its pages any more. */

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 struct snapshot {
-    enum { FREE, TAKEN, KEPT } state;
+    enum { FREE, TAKEN, KEPT, DYING } state; /* DYING: free once its holders release it */
     uint32_t page, holders;
     bool was_used;
     uint64_t used; /* clock of the last use */
@@ -62,8 +62,8 @@ void snapshot_keep(struct snapshot_pool *p, uint32_t i, uint32_t page)
 
 void snapshot_free(struct snapshot_pool *p, uint32_t i)
 {
-    assert(i < p->n && p->of[i].state != FREE && p->of[i].holders == 0);
-    p->of[i].state = FREE;
+    assert(i < p->n && (p->of[i].state == TAKEN || p->of[i].state == KEPT));
+    p->of[i].state = p->of[i].holders ? DYING : FREE;
 }
 
 void snapshot_hold(struct snapshot_pool *p, uint32_t i)
@@ -77,7 +77,8 @@ void snapshot_hold(struct snapshot_pool *p, uint32_t i)
 void snapshot_release(struct snapshot_pool *p, uint32_t i)
 {
     assert(i < p->n && p->of[i].holders > 0);
-    p->of[i].holders--;
+    if (--p->of[i].holders == 0 && p->of[i].state == DYING)
+        p->of[i].state = FREE;
 }
 
 bool snapshot_was_used(const struct snapshot_pool *p, uint32_t i)

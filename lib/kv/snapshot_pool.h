@@ -19,7 +19,7 @@ void snapshot_pool_close(struct snapshot_pool *p);    /* NULL is fine */
 uint32_t snapshot_take(struct snapshot_pool *p, uint32_t *page);
 /* Keeps a taken one for a page. */
 void snapshot_keep(struct snapshot_pool *p, uint32_t i, uint32_t page);
-/* Frees a taken one, or a kept one without holders. */
+/* Frees a taken or kept one, once it has no holders. */
 void snapshot_free(struct snapshot_pool *p, uint32_t i);
 /* A holder keeps a kept one from being taken; to begin counts as a use. */
 void snapshot_hold(struct snapshot_pool *p, uint32_t i);

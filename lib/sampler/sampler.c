@@ -696,12 +696,11 @@ static int32_t choose(const struct sampler_loops *loops, const struct step_sampl
     return (int32_t)best.id;
 }
 
-int32_t sampler_pick(const struct sampler_input *in, void *scratch)
+int32_t sampler_pick_with(const struct sampler_loops *loops, const struct sampler_input *in, void *scratch)
 {
     assert(in->n_vocab > 0 && in->n_vocab <= INT32_MAX); /* a token is an int32_t */
     struct scratch s = scratch_split(scratch, in->n_vocab);
     const struct step_sampling *set = in->set;
-    const struct sampler_loops *loops = sampler_loops_best();
     const float *x = adjust(in, &s);
     struct tokens *left = &s.set;
     if (set->temperature > 0.0f)
@@ -718,6 +717,11 @@ int32_t sampler_pick(const struct sampler_input *in, void *scratch)
     if (set->min_p > 0.0f)
         keep_min_p(loops, left, set->min_p);
     return choose(loops, set, in->position, left);
+}
+
+int32_t sampler_pick(const struct sampler_input *in, void *scratch)
+{
+    return sampler_pick_with(sampler_loops_best(), in, scratch);
 }
 
 /* ---- log-probabilities ---- */

@@ -5,7 +5,8 @@
 #include <math.h>
 #include <string.h>
 
-#define XTC_COIN UINT32_MAX /* the counter of its word: no token's */
+#define MOST_NOISE 17.0f      /* arith_gumbel() is below 16.7 */
+#define XTC_COIN   UINT32_MAX /* the counter of its word: no token's */
 
 void sampler_chain_defaults(struct sampler_chain *c)
 {
@@ -375,8 +376,14 @@ static struct sampler_candidate draw(const struct left *l, const struct sampler_
 {
     struct sampler_candidate best = {.id = -1};
     float score = 0;
+    uint32_t words[4], group = UINT32_MAX; /* one call of the generator serves four tokens */
     for (uint32_t i = 0; i < l->n; i++) {
-        float s = l->c[i].x + arith_gumbel(in->set->seed, in->position, (uint32_t)l->c[i].id);
+        uint32_t id = (uint32_t)l->c[i].id;
+        if (best.id >= 0 && l->c[i].x + MOST_NOISE < score)
+            continue;
+        if (id / 4 != group)
+            arith_philox(in->set->seed, in->position, group = id / 4, words);
+        float s = l->c[i].x + arith_gumbel_of(words[id % 4]);
         if (best.id < 0 || s > score || (s == score && l->c[i].id < best.id)) {
             best = l->c[i];
             score = s;

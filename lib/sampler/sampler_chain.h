@@ -21,8 +21,9 @@
  * it.
  *
  * Cost: a pass over what is left for each filter; prefixes of an order are found by selection, nothing is
- * sorted (152,000 tokens: 1 to 5 ms). Thread: one caller at a time per chain and scratch. Memory: the
- * caller's; a chain has state of its text, and begins again with sampler_chain_begin(). */
+ * sorted (152,064 tokens of flat logits on a busy Zen 4: 0.4 ms with no filter, 3 ms with most, 8 ms with
+ * typical_p and top_p). Thread: one caller at a time per chain and scratch. Memory: the caller's; a chain has
+ * state of its text, and begins again with sampler_chain_begin(). */
 #pragma once
 #include "sampler.h"
 

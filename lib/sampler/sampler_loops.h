@@ -5,6 +5,8 @@
 #pragma once
 #include <stdint.h>
 
+struct sampler_input;
+
 struct sampler_noise {
     float max, temperature;
     uint64_t seed;
@@ -47,3 +49,5 @@ extern const struct sampler_loops sampler_loops_plain, sampler_loops_avx2, sampl
 const struct sampler_loops *sampler_loops_best(void);
 /* The loops number `index`, slowest first; NULL beyond the last that this processor supports. For tests. */
 const struct sampler_loops *sampler_loops_at(uint32_t index);
+/* sampler_pick() with these loops. For tests. */
+int32_t sampler_pick_with(const struct sampler_loops *loops, const struct sampler_input *in, void *scratch);

@@ -5,8 +5,8 @@
 # space, ordered accesses with order and scope, no non-coherent load, no call, no local memory; the counts of
 # barriers, ordered accesses, copies and mma as EXPECTED has them (a barrier that the compiler duplicated shows
 # there), no float operation that ptxas may fuse with its neighbour. ptxas then assembles it for the oldest and the newest
-# generation that will run it, with --all also for those between: no warning, no spill, no stack, and registers within what
-# the block size leaves. A file that has passed is not assembled again: a stamp in its directory names the hash of it, of this
+# generation that will run it, with --all also for those between: no warning, no spill, no stack, registers within what
+# the block size leaves, in the machine code as many barriers and mma as in the PTX, a MEMBAR for each release and a CCTL for each acquire. A file that has passed is not assembled again: a stamp in its directory names the hash of it, of this
 # script and of ptxas.
 #
 # EXPECTED has a line per file: name, then word=count. `ptx_gate.sh --print EXPECTED CLANG_MAJOR DIRECTORY...` writes
@@ -70,6 +70,34 @@ budget() {
     awk '/^\.maxntid/ { gsub(",", ""); warps = int(($2 + 31) / 32) } /^\.minnctapersm/ { n = int(16384 / (int((warps * $2 + 3) / 4) * 32) / 8) * 8; if (n > 255) n = 255; if (!least || n < least) least = n } END { print least }' "$1"
 }
 
+# The machine code of a cubin in the words of its PTX. An instruction has 16 bytes and the opcode in the lowest 12 bits; the
+# numbers are those of sm_80 to sm_120, found by assembling PTX with one instruction of a kind.
+sass_counts() {
+    readelf -SW "$1" 2>/dev/null | sed -nE 's/.* \.text\.[A-Za-z0-9_]+ +PROGBITS +[0-9a-f]+ ([0-9a-f]+) ([0-9a-f]+) .*/\1 \2/p' |
+        while read -r offset size; do
+            od -An -v -t x2 -w16 -j $((0x$offset)) -N $((0x$size)) "$1"
+        done | awk 'BEGIN { split("b1d bar 91d bar 31d bar 237 mma 992 membar 98f cctl", w); for (i = 1; i in w; i += 2) word[w[i]] = w[i + 1] }
+            { n[word[substr($1, 2)]]++ } END { print n["bar"] + 0, n["mma"] + 0, n["membar"] + 0, n["cctl"] + 0 }'
+}
+
+# PTX's counts of the same: barriers, mma, releases (each a MEMBAR before its store), acquires (each a CCTL.IVALL behind its
+# load, which drops what L1 holds).
+ptx_counts() {
+    for words in 'bar\.(sync|red)' 'mma\.sync' '(st|red)\.release\.|atom\.acq_rel\.|fence\.(acq_rel|sc)\.' 'ld\.acquire\.|atom\.acq_rel\.|fence\.(acq_rel|sc)\.'; do
+        grep -vE '^[[:space:]]*//' "$1" | grep -oE "(^|[^a-z.])($words)" | wc -l
+    done
+}
+
+# A barrier or mma that ptxas duplicated or dropped, and an order that it dropped. It may duplicate an ordered load.
+check_sass() {
+    name=$1 generation=$2
+    # shellcheck disable=SC2046 # eight numbers
+    set -- $(ptx_counts "$3") $(sass_counts "$4")
+    [ "$1 $2" = "$5 $6" ] || fail "$name: on sm_$generation ptxas made $5 barriers and $6 mma of $1 and $2"
+    [ "$7" -ge "$3" ] || fail "$name: on sm_$generation ptxas made $7 MEMBAR of $3 releases"
+    [ "$8" -ge "$4" ] || fail "$name: on sm_$generation ptxas made $8 CCTL of $4 acquires"
+}
+
 assemble() {
     name=$1 ptx=$2 sm=$3
     limit=$(budget "$ptx")
@@ -89,6 +117,7 @@ assemble() {
         "$ptxas" -v -arch=sm_$generation "$ptx" -o "$work/cubin" >"$work/log" 2>&1 || fail "$name: ptxas for sm_$generation: $(head -n 3 "$work/log")"
         grep -iE 'warning' "$work/log" && fail "$name: ptxas warns for sm_$generation"
         grep -E 'spill|stack' "$work/log" | grep -vE '^ *0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads' && fail "$name: stack or spills on sm_$generation"
+        check_sass "$name" "$generation" "$ptx" "$work/cubin"
         used=$(sed -nE 's/.*Used ([0-9]+) registers.*/\1/p' "$work/log" | sort -n | tail -n 1)
         [ "${used:-999}" -le "${limit:-0}" ] || fail "$name: ${used:-no count of} registers on sm_$generation, of $limit"
         [ $status != 0 ] || { echo "$hash" >"$stamp"; echo "ok      $name on sm_$generation: $used of $limit registers"; }

@@ -107,12 +107,9 @@ static json_t *choices_of(const char *const *flags, const char *body)
     return choices;
 }
 
-Test(cuda, sampled_choices_and_their_log_probabilities_are_the_cpus)
+static void expect_choices_of_the_cpu(const char *fields)
 {
-    char *body =
-        long_prompt("Once upon a time ", 20,
-                    ",\"n\":3,\"seed\":11,\"temperature\":1.2,\"top_p\":0.9,\"repetition_penalty\":1.2,"
-                    "\"frequency_penalty\":0.3,\"logprobs\":3,\"max_tokens\":8");
+    char *body = long_prompt("Once upon a time ", 20, fields);
     json_t *cuda = choices_of((const char *[]){CUDA, NULL}, body);
     json_t *cpu =
         choices_of((const char *[]){"--backend", "cpu", "--slots", "4", "--n-ctx", "256", NULL}, body);
@@ -124,6 +121,21 @@ Test(cuda, sampled_choices_and_their_log_probabilities_are_the_cpus)
     free(body);
     json_decref(cuda);
     json_decref(cpu);
+}
+
+Test(cuda, sampled_choices_and_their_log_probabilities_are_the_cpus)
+{
+    expect_choices_of_the_cpu(
+        ",\"n\":3,\"seed\":11,\"temperature\":1.2,\"top_p\":0.9,\"repetition_penalty\":1.2,"
+        "\"frequency_penalty\":0.3,\"logprobs\":3,\"max_tokens\":8");
+}
+
+/* The host draws them from logits that the decoder exports. */
+Test(cuda, choices_drawn_by_further_filters_are_the_cpus)
+{
+    expect_choices_of_the_cpu(
+        ",\"n\":3,\"seed\":11,\"temperature\":1.2,\"dry_multiplier\":2,\"xtc_probability\":0.5,"
+        "\"mirostat\":2,\"logprobs\":3,\"max_tokens\":6");
 }
 
 Test(cuda, cached_pages_outlive_the_process)

@@ -150,7 +150,8 @@ part first right 20 "$bin/gpu_bench" first
 part echo figure 10 "$bin/gpu_bench" echo
 part selftest right 20 "$bin/gpu_bench" selftest
 part decoder right 50 "$bin/gpu_witness" first "$data" 6
-[ -n "$first" ] || part product figure 25 "$bin/gpu_bench" product
+[ -n "$first" ] || part product figure 35 "$bin/gpu_bench" product
+[ -n "$first" ] || part attention figure 15 "$bin/gpu_bench" attention
 part hop figure 10 "$bin/gpu_bench" hop
 part copy figure 15 "$bin/gpu_bench" copy
 part stream figure 15 "$bin/gpu_bench" stream

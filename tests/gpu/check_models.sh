@@ -29,12 +29,22 @@ bench() {
         --executor "$by" --n-ctx 1024 "$@"
 }
 
+# Text behind 8,192 tokens, where attention has most of the time.
+bench_deep() {
+    model=$1 file=$2 share=$3
+    set -- --n-ctx 9216 -p 16 -n 32 -d 8192 -b 1 -r 1
+    [ -z "$emulated" ] || set -- --n-ctx 256 -p 2 -n 2 -d 100 -b 1 -r 1
+    part "bench-$model-deep" figure "$share" "$bin/hearthd" bench --config /dev/null --json --model "$file" --backend cuda \
+        --executor persistent "$@"
+}
+
 part calls figure 25 "$bin/gpu_bench" calls
 if [ -n "$emulated" ]; then
     part witness-golden right 100 "$bin/gpu_witness" golden "$data"
     part witness-tokens right 50 "$bin/gpu_witness" tokens "$data/tiny-qwen3-s11-q4_k_m.gguf" 3 4 2
     cp "$data/tiny-llama3-s15-q4_k_m.gguf" "$made/tiny.gguf"
     bench tiny "$made/tiny.gguf" 30 persistent
+    bench_deep tiny "$made/tiny.gguf" 30
     part serve right 30 "$bin/gpu_serve" "$bin/hearthd" "$made/tiny.gguf"
 else
     part witness-golden right 20 "$bin/gpu_witness" golden "$data"
@@ -45,6 +55,7 @@ else
         make_model "$shape" "${sizes%:*}" "${sizes#*:}" || continue
         part "witness-$shape" right 15 "$bin/gpu_witness" tokens "$made/$shape.gguf" 8 16 8
         bench "$shape" "$made/$shape.gguf" 15 persistent
+        bench_deep "$shape" "$made/$shape.gguf" 10
         [ "$shape" != qwen3-0.6b ] || part serve right 30 "$bin/gpu_serve" "$bin/hearthd" "$made/$shape.gguf"
     done
     if make_model qwen3-8b 5100 40; then

@@ -71,6 +71,6 @@ double gpu_percentile(double *values, uint32_t n, double fraction); /* sorts val
 /* A part of the measurement: fills in `out`. Returns an error if something failed or a result is wrong. */
 typedef int gpu_part_fn(struct gpu *g, json_t *out, struct error *err);
 gpu_part_fn part_device, part_first, part_selftest, part_copy, part_stream, part_hop, part_echo, part_idle,
-    part_product, part_calls;
+    part_product, part_attention, part_calls;
 /* E6: makes one driver call beside a running kernel, in a process of its own. */
 int part_calls_child(const char *name);

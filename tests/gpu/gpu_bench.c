@@ -22,6 +22,7 @@ static const struct {
     {"hop", "E2: hop and grid barrier", part_hop, false},
     {"echo", "E3: round trips between host and device, evenness of steps beside them", part_echo, false},
     {"product", "E4: the matrix product on real shapes", part_product, false},
+    {"attention", "E7: attention alone, by length and type of cache", part_attention, false},
     {"idle", "E5: watts of a waiting kernel", part_idle, false},
     {"calls", "E6: which driver calls wait for a running kernel", part_calls, true},
 };

@@ -10,7 +10,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define ROUNDS 3
+#define ROUNDS         3
+#define MOST_COLUMNS   256
+#define MOST_WIDE_ROWS 24576 /* the head is computed for few columns alone */
 
 struct shape {
     const char *what;
@@ -73,18 +75,29 @@ static int plan_shape(struct product_bench *b, const struct shape *shape, struct
     return rc;
 }
 
+struct setting {
+    uint32_t n_columns, quantises;
+    bool resident; /* one matrix again and again, which fits into half of L2: what the compute warps can do */
+};
+static const struct setting settings[] = {
+    {1, 0, false}, {1, 1, false},  {8, 0, false},  {8, 1, false},   {1, 0, true},
+    {8, 0, true},  {16, 1, false}, {64, 1, false}, {256, 1, false}, /* prompts */
+};
+
 /* Chooses so many products that the weights come from memory and the launch takes a negligible share. */
-static void choose_repeats(struct product_bench *b)
+static void choose_repeats(struct product_bench *b, const struct setting *set)
 {
-    uint64_t fit = b->bytes / b->args.copy_bytes;
-    uint64_t wanted = b->g->emulated ? 2 : ((uint64_t)4 << 30) / b->args.copy_bytes;
+    uint64_t fit = set->resident ? 1 : b->bytes / b->args.copy_bytes;
+    uint64_t bytes = (set->n_columns > 8 ? (uint64_t)1 : (uint64_t)4) << 30;
+    uint64_t wanted = b->g->emulated ? 2 : bytes / b->args.copy_bytes;
     b->args.n_copies = (uint32_t)(fit < 64 ? fit : 64);
-    if (b->g->emulated)
+    if (b->g->emulated && !set->resident)
         b->args.n_copies = 2;
     b->args.n_rounds = (uint32_t)(wanted / b->args.n_copies ? wanted / b->args.n_copies : 1);
 }
 
-static int measure(struct product_bench *b, const char *what, json_t *rows, struct error *err)
+static int measure(struct product_bench *b, const char *what, bool is_resident, json_t *rows,
+                   struct error *err)
 {
     struct product_loop_args *a = &b->args;
     bool is_wide = product_is_wide(a->n_columns, a->k, activation_form(a->type), a->shared.work_bytes);
@@ -110,13 +123,14 @@ static int measure(struct product_bench *b, const char *what, json_t *rows, stru
         best = seconds < best ? seconds : best;
     }
     double each = best / ((double)a->n_rounds * a->n_copies);
-    json_t *row = json_pack("{s:s, s:i, s:b, s:b}", "weights", what, "rows", (int)a->n_columns, "wide",
-                            (int)is_wide, "quantises", (int)a->quantises);
+    json_t *row = json_pack("{s:s, s:i, s:b, s:b, s:b}", "weights", what, "rows", (int)a->n_columns, "wide",
+                            (int)is_wide, "quantises", (int)a->quantises, "in_l2", (int)is_resident);
     json_object_set_new(row, "stages", json_integer(a->shared.n_stages));
     json_object_set_new(row, "stage_bytes", json_integer((json_int_t)a->stage_supers * a->super_bytes));
     json_object_set_new(row, "bytes", json_integer((json_int_t)a->copy_bytes));
     json_object_set_new(row, "us", gpu_figure(b->g, each * 1e6));
     json_object_set_new(row, "gbps", gpu_figure(b->g, (double)a->copy_bytes * 1e-9 / each));
+    json_object_set_new(row, "tops", gpu_figure(b->g, 2e-12 * a->n * a->k * a->n_columns / each));
     json_array_append_new(rows, row);
     return 0;
 }
@@ -124,15 +138,16 @@ static int measure(struct product_bench *b, const char *what, json_t *rows, stru
 static int measure_shape(struct product_bench *b, const struct shape *shape, json_t *rows, struct error *err)
 {
     int rc = plan_shape(b, shape, err);
-    if (rc < 0)
-        return rc;
-    choose_repeats(b);
-    for (uint32_t columns = 1; rc == 0 && columns <= 8; columns += 7)
-        for (uint32_t quantises = 0; rc == 0 && quantises < 2; quantises++) {
-            b->args.n_columns = columns;
-            b->args.quantises = quantises;
-            rc = measure(b, shape->what, rows, err);
-        }
+    for (size_t i = 0; rc == 0 && i < sizeof settings / sizeof *settings; i++) {
+        const struct setting *set = &settings[i];
+        if ((set->resident && b->args.copy_bytes > b->g->device.l2_bytes / 2) ||
+            (set->n_columns > 8 && shape->n > MOST_WIDE_ROWS) || (b->g->emulated && set->n_columns > 16))
+            continue;
+        choose_repeats(b, set);
+        b->args.n_columns = set->n_columns;
+        b->args.quantises = set->quantises;
+        rc = measure(b, shape->what, set->resident, rows, err);
+    }
     return rc;
 }
 
@@ -160,7 +175,9 @@ static int fill(struct product_bench *b, size_t in_floats, struct error *err)
 int part_product(struct gpu *g, json_t *out, struct error *err)
 {
     bool small = g->emulated;
-    size_t in_floats = (size_t)8 * 12288, out_floats = (size_t)8 * (small ? 96 : 151936);
+    uint32_t most = small ? 16 : MOST_COLUMNS;
+    size_t in_floats = (size_t)most * 12288,
+           out_floats = small ? (size_t)most * 96 : (size_t)most * MOST_WIDE_ROWS;
     struct product_bench b = {.g = g, .bytes = small ? 1 << 20 : (size_t)1 << 30};
     json_t *rows = json_array();
     json_object_set_new(out, "rows", rows);
@@ -176,10 +193,10 @@ int part_product(struct gpu *g, json_t *out, struct error *err)
     if (rc == 0)
         rc = gpu_memory(g, &b.args.counters, (size_t)2 * GPU_LINE * 4, err);
     if (rc == 0)
-        rc = gpu_memory(g, &b.args.panels, (size_t)2 * activation_panel_bytes(8, 12288, ACTIVATION_INTEGERS),
-                        err);
+        rc = gpu_memory(g, &b.args.panels,
+                        (size_t)2 * activation_buffer_bytes(most, 12288, ACTIVATION_INTEGERS), err);
     if (rc == 0)
-        rc = gpu_memory(g, &b.args.factors, 8 * sizeof(float), err);
+        rc = gpu_memory(g, &b.args.factors, most * sizeof(float), err);
     b.args.tiles = b.tiles;
     if (rc == 0)
         rc = gpu_warm(g, err);

@@ -242,12 +242,13 @@ static void print_health(json_t *report, FILE *f)
 void report_print(json_t *report, FILE *f)
 {
     static const char *const stream[] = {"mode", "stages", "stage_bytes", "burst_bytes", "gbps", NULL};
-    static const char *const hop[] = {"what", "crew", "blocks", "ns", NULL};
+    static const char *const hop[] = {"what", "crew", "blocks", "streams", "ns", "beside_gbps", NULL};
     static const char *const steps[] = {"what", "n", "median_us", "min_us", "p99_us", "max_us", NULL};
+    static const char *const attention[] = {"cache", "tokens", "rows", "layers", "us", "gbps", NULL};
     static const char *const watts[] = {"state", "watts", "sm_mhz", "look_ns", NULL};
     static const char *const calls[] = {"call", "waits", "us", "result", NULL};
-    static const char *const products[] = {"weights",     "rows", "wide", "quantises", "stages",
-                                           "stage_bytes", "us",   "gbps", "of_ring",   NULL};
+    static const char *const products[] = {"weights",     "rows", "wide", "quantises", "in_l2",   "stages",
+                                           "stage_bytes", "us",   "gbps", "tops",      "of_ring", NULL};
     static const char *const kernels[] = {"source", "kernel", "registers", "local_bytes", "cubin", NULL};
     print_head(report, f);
     print_parts(report, f);
@@ -261,6 +262,7 @@ void report_print(json_t *report, FILE *f)
     print_rows(report, f, "E2: hops", "hop", "rows", hop);
     print_rows(report, f, "E3: steps of 32 grid barriers", "echo", "steps", steps);
     print_rows(report, f, "E4: products alone", "product", "rows", products);
+    print_rows(report, f, "E7: attention alone", "attention", "rows", attention);
     print_rows(report, f, "E5: a waiting kernel", "idle", "rows", watts);
     print_rows(report, f, "E6: driver calls beside a running kernel", "calls", "rows", calls);
     print_rows(report, f, "Kernels", "device", "kernels", kernels);

@@ -1,5 +1,7 @@
 /* Access: keys, hosts, origins, limits, and each client's own requests. */
 #include "harness.h"
+#include "api/api.h"
+#include "http/route.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -58,14 +60,40 @@ static void stop_with_keys(void)
     unlink(admin_file);
 }
 
-Test(access, with_keys_only_health_is_open)
+static bool is_open(const char *path)
+{
+    static const char *const open[] = {"/",     "/health",      "/health/live", "/health/ready",
+                                       "/ping", "/health/proxy"};
+    for (size_t i = 0; i < sizeof open / sizeof *open; i++)
+        if (!strcmp(open[i], path))
+            return true;
+    return false;
+}
+
+/* The answers of a route to a client without a key, by method. */
+static void expect_closed(const struct route *route)
+{
+    static const char *const methods[] = {"GET", "POST", "DELETE", "PUT", "OPTIONS"};
+    char path[64];
+    snprintf(path, sizeof path, "%.*sx", (int)strcspn(route->path, "{"), route->path);
+    if (!strchr(route->path, '{'))
+        path[strlen(route->path)] = '\0';
+    for (size_t i = 0; i < sizeof methods / sizeof *methods; i++) {
+        bool post = !strcmp(methods[i], "POST"), options = !strcmp(methods[i], "OPTIONS");
+        int status = is_open(path) ? 200 : 401;
+        if (options || !route_takes(route, methods[i]))
+            status = options ? 204 : 405;
+        expect(methods[i], path, "", post ? ONE_TOKEN : NULL, status);
+    }
+}
+
+Test(access, with_keys_only_health_and_the_page_are_open)
 {
     start_with_keys();
-    expect("GET", "/health", "", NULL, 200);
-    expect("GET", "/health/live", "", NULL, 200);
-    expect("GET", "/stats", "", NULL, 401);
-    expect("GET", "/metrics", "", NULL, 401);
-    expect("GET", "/v1/models", "", NULL, 401);
+    for (const struct route *route = api_routes; route->path; route++)
+        expect_closed(route);
+    expect("GET", "/nowhere", "", NULL, 404);
+    expect("OPTIONS", "/nowhere", "", NULL, 404);
     expect("POST", "/generate", "", ONE_TOKEN, 401);
     expect("POST", "/generate", "Authorization: Bearer alpha-kex\r\n", ONE_TOKEN, 401);
     expect("POST", "/generate", "Authorization: Bearer alpha-key2\r\n", ONE_TOKEN, 401);
@@ -375,4 +403,62 @@ DAEMON_TEST(access, a_customer_of_ipv6_is_one_client_whatever_its_address, SLOW,
     expect("POST", "/generate", "X-Forwarded-For: 2001:db8:1:2:3:4:5:6\r\n", ONE_TOKEN, 429);
     expect("POST", "/generate", "X-Forwarded-For: 2001:db8:1:3::1\r\n", ONE_TOKEN, 200);
     close(one);
+}
+
+/* --- grammars --- */
+
+/* A number of /metrics. */
+static long long figure(const char *name)
+{
+    char line[80];
+    struct reply r = ask("GET", "/metrics", ALPHA, NULL);
+    snprintf(line, sizeof line, "\n%s ", name);
+    const char *at = strstr(r.body, line);
+    cr_assert_not_null(at, "no metric %s: %s", name, r.body);
+    long long value = atoll(at + strlen(line));
+    reply_free(&r);
+    return value;
+}
+
+/* A literal of 20,000 bytes, whose grammar takes about a megabyte. */
+static char *large_grammar(void)
+{
+    static char body[20200];
+    char *at = body + sprintf(body, "{\"prompt\":\"Once\",\"max_tokens\":1,\"grammar\":\"root ::= \\\"");
+    memset(at, 'a', 20000);
+    strcpy(at + 20000, "\\\"\"}");
+    return body;
+}
+
+/* The bytes by which hearth_reply_bytes grows when this key's request is the nth to wait. */
+static long long held_for(int *fd, const char *key, const char *body, int n)
+{
+    long long before = figure("hearth_reply_bytes");
+    *fd = client_connect(daemon_.port);
+    client_request(*fd, "POST", "/generate", key, body);
+    for (bool waits = false; !waits; usleep(5000)) /* one that is being prepared is among those that wait */
+        waits = figure("hearth_requests_waiting") == n && !figure("hearth_body_bytes") &&
+                figure("hearth_requests_waiting") == n;
+    return figure("hearth_reply_bytes") - before;
+}
+
+Test(access, compiled_grammars_are_not_shared_between_keys)
+{
+    int fds[4];
+    make_key_files();
+    daemon_start((const char *[]){"--api-keys-file", key_file, "--admin-key-file", admin_file, "--slots", "1",
+                                  SLOW, NULL});
+    fds[0] = client_connect(daemon_.port);
+    client_request(fds[0], "POST", "/generate", ALPHA,
+                   "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true}");
+    while (!figure("hearth_requests_running"))
+        usleep(5000);
+    long long first = held_for(&fds[1], ALPHA, large_grammar(), 1);
+    long long same = held_for(&fds[2], ALPHA, large_grammar(), 2);
+    long long other = held_for(&fds[3], BETA, large_grammar(), 3);
+    cr_assert(first > 800000 && same < first / 2 && other > first / 2, "%lld, %lld, %lld", first, same,
+              other);
+    for (int i = 0; i < 4; i++)
+        close(fds[i]);
+    stop_with_keys();
 }

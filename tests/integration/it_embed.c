@@ -85,6 +85,10 @@ DAEMON_TEST(embed, a_vector_has_length_one_and_is_the_same_in_every_form)
     vector_of(json_at(root, "0.embedding.0"), other);
     cr_assert_eq(memcmp(plain, other, sizeof plain), 0);
     json_decref(root);
+    root = ok("/embeddings", "{\"model\":\"x\",\"input\":\"Once upon a time\"}");
+    vector_of(json_at(root, "0.embedding.0"), other);
+    cr_assert_eq(memcmp(plain, other, sizeof plain), 0);
+    json_decref(root);
     root = ok("/embed", "{\"inputs\":[\"Once upon a time\"],\"normalize\":true}");
     vector_of(json_at(root, "0"), other);
     cr_assert_eq(memcmp(plain, other, sizeof plain), 0);
@@ -249,6 +253,8 @@ DAEMON_TEST(several, one_that_does_not_fit_refuses_all_by_name)
     text[257 * 4 - 1] = 0;
     cr_assert_gt(asprintf(&body, "{\"prompt\":[%s]}", text), 0);
     expect_words(post(COMPLETE, body), 400, "invalid_request", "at most 256 prompts");
+    strcpy(strrchr(body, ','), "],\"n\":2}"); /* 256 of them */
+    expect_words(post(COMPLETE, body), 400, "invalid_request", "times n, 2, must be at most 256 texts");
     free(body);
     free(text);
 }

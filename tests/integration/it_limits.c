@@ -418,6 +418,66 @@ DAEMON_TEST(many, replies_that_are_not_read_keep_health_from_nobody, PATIENT)
     connections_that_do_nothing(NOT_READING);
 }
 
+/* A connection from 127.0.0.n. */
+static int connect_from(int n)
+{
+    struct sockaddr_in from = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(0x7f000000u + (uint32_t)n)};
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(daemon_.port)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    cr_assert_eq(bind(fd, (struct sockaddr *)&from, sizeof from), 0);
+    cr_assert_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
+    return fd;
+}
+
+/* Asks on a connection, once all that came before now are accepted. */
+static void expect_health(int fd)
+{
+    struct reply r = get("/health");
+    cr_assert_eq(r.status, 200, "%d: %s", r.status, r.raw);
+    reply_free(&r);
+    client_request(fd, "GET", "/health", "", NULL);
+    client_read(fd, &r, false);
+    cr_assert_eq(r.status, 200, "%d: %s", r.status, r.raw);
+    reply_free(&r);
+}
+
+/* A client has connected when a hundred others of one address hold all places, and 20 of a third come; only
+ * then it asks. */
+static void expect_place_beside(enum way way)
+{
+    int fds[120];
+    for (int i = 0; i < 100; i++) {
+        fds[i] = connect_from(1);
+        hold_place(fds[i], way);
+    }
+    int fd = connect_from(2);
+    for (int i = 100; i < 120; i++)
+        fds[i] = connect_from(3);
+    expect_health(fd);
+    for (int i = 0; i < 120; i++)
+        close(fds[i]);
+    close(fd);
+}
+
+DAEMON_TEST(many, connections_of_one_address_close_none_of_another, PATIENT)
+{
+    expect_place_beside(SILENT);
+    expect_place_beside(OPTIONS);
+}
+
+/* The client is there first, so that its connection is the oldest that does nothing. */
+DAEMON_TEST(many, connections_that_come_back_at_once_close_none_of_another_address, PATIENT)
+{
+    int fds[300], fd = connect_from(2);
+    for (int i = 0; i < 300; i++)
+        fds[i] = connect_from(1);
+    expect_health(fd);
+    for (int i = 0; i < 300; i++)
+        close(fds[i]);
+    close(fd);
+}
+
 DAEMON_TEST(many, refused_bodies_without_end_keep_health_from_nobody, PATIENT)
 {
     connections_that_do_nothing(REFUSED);

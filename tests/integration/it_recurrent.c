@@ -3,6 +3,7 @@
  * left, after another model, and after a restart. */
 #include "admin.h"
 
+#include <dirent.h>
 #include <libgen.h>
 
 #define QWEN35 "qwen35.gguf"
@@ -148,5 +149,53 @@ Test(recurrent, neither_another_model_nor_a_restart_changes_the_text, .init = ma
     free(first);
     free(dense);
     free(next);
+    finish();
+}
+
+/* Files that a prompt leaves: its full pages, and the state behind the last, in parts as large as pages. */
+static long long n_files(void)
+{
+    long long page = stat_number("kv.bytes") / stat_number("kv.pages_total");
+    long long state = stat_number("kv.states") / (4 + stat_number("kv.snapshots_total"));
+    return N_CACHED / 64 + (state + page - 1) / page;
+}
+
+static void remove_a_file(const char *dir)
+{
+    char path[512] = "";
+    DIR *d = opendir(dir);
+    cr_assert_not_null(d);
+    for (struct dirent *f; !path[0] && (f = readdir(d));)
+        if (strstr(f->d_name, ".kv"))
+            snprintf(path, sizeof path, "%s/%s", dir, f->d_name);
+    closedir(d);
+    cr_assert_eq(unlink(path), 0, "%s", path);
+}
+
+Test(recurrent, a_restart_goes_on_from_the_state_on_the_disk, .init = make_models)
+{
+    char dir[128];
+    snprintf(dir, sizeof dir, "%s/pages", admin_dir);
+    start("--prefix-cache-dir", dir);
+    char *first = text(0, GREEDY);
+    long long n = n_files();
+    cr_assert_gt(n, N_CACHED / 64 + 1);
+    wait_stat("prefix_disk.spilled", n);
+    daemon_stop();
+    start("--prefix-cache-dir", dir);
+    expect_text(first, N_CACHED, GREEDY);
+    cr_assert_eq(stat_number("prefix_disk.hits"), n);
+    expect_text(first, N_CACHED, GREEDY);
+    cr_assert_eq(stat_number("prefix_disk.hits"), n);
+    json_t *root = ask(",\"temperature\":0,\"n\":2");
+    for (size_t i = 0; i < 2; i++)
+        cr_assert_str_eq(json_text(json_array_get(json_at(root, "choices"), i), "text"), first);
+    json_decref(root);
+    daemon_stop();
+    remove_a_file(dir);
+    start("--prefix-cache-dir", dir);
+    expect_text(first, 0, GREEDY);
+    cr_assert_eq(stat_number("prefix_disk.errors"), 0);
+    free(first);
     finish();
 }

@@ -1,6 +1,7 @@
-/* ptx_floats.c - compares the conversions and comparisons of ptx_machine.h with the host's own: every f16,
- * and floats of every exponent and sign with fractions that round down, up, to even and over. Prints what
- * differs; exit code 0: nothing. */
+/* ptx_floats.c - compares the conversions, comparisons and arithmetic of ptx_machine.h with the host's wider
+ * types: every f16, and floats of every exponent and sign with fractions that round down, up, to even and
+ * over. These are all float instructions of the shipped PTX: none is approximate, and one, fma, has a form
+ * that flushes. Prints what differs; exit code 0: nothing. */
 #define SIMT_SM 90
 #include "ptx/ptx_machine.h"
 
@@ -111,6 +112,43 @@ static void check_two(float a, float b)
     check(same(ptx_max_f32(a, b), fmaxf(a, b)), "max.f32", ptx_bits(a), ptx_bits(b));
 }
 
+/* A double holds every product of two floats and has 2 * 24 + 2 bits and more, so that a sum, quotient or
+ * root that is rounded to it first rounds to the same float (Figueroa 1995). */
+static void check_arithmetic(float a, float b)
+{
+    double x = (double)a, y = (double)b;
+    const struct {
+        float ours;
+        double host;
+        const char *name;
+    } results[] = {
+        {ptx_add_rn_f32(a, b), x + y, "add.rn.f32"},  {ptx_sub_rn_f32(a, b), x - y, "sub.rn.f32"},
+        {ptx_mul_rn_f32(a, b), x * y, "mul.rn.f32"},  {ptx_div_rn_f32(a, b), x / y, "div.rn.f32"},
+        {ptx_sqrt_rn_f32(a), sqrt(x), "sqrt.rn.f32"},
+    };
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++)
+        check(same(results[i].ours, (float)results[i].host), results[i].name, ptx_bits(a), ptx_bits(b));
+}
+
+static float flushed(float f)
+{
+    return fpclassify(f) == FP_SUBNORMAL ? copysignf(0, f) : f;
+}
+
+/* In 113 bits the product is exact, and so is the sum unless c lies far below the product: such a c is left
+ * out. */
+static void check_fma(float a, float b, float c)
+{
+    double product = (double)a * (double)b;
+    if (c != 0 && fabs(product) > 0x1p60 * fabs((double)c))
+        return;
+    check(same(ptx_fma_rn_f32(a, b, c), (float)((__float128)a * b + c)), "fma.rn.f32", ptx_bits(a),
+          ptx_bits(c));
+    a = flushed(a), b = flushed(b), c = flushed(c);
+    check(same(ptx_fma_rn_ftz_f32(a, b, c), flushed((float)((__float128)a * b + c))), "fma.rn.ftz.f32",
+          ptx_bits(a), ptx_bits(c));
+}
+
 /* Shifts by 32 and more, and fields that reach beyond bit 31, against 64 bits. */
 static void check_words(uint32_t a)
 {
@@ -135,8 +173,11 @@ int main(void)
     for (size_t i = 0; i < N_FLOATS; i++) {
         check_integers(float_at(i));
         check_one(float_at(i));
-        for (size_t k = 0; k < N_FLOATS; k += 211)
+        for (size_t k = i % 211; k < N_FLOATS; k += 211) {
             check_two(float_at(i), float_at(k));
+            check_arithmetic(float_at(i), float_at(k));
+            check_fma(float_at(i), float_at(k), float_at((i * 7 + k * 13) % N_FLOATS));
+        }
         check_two(float_at(i), float_at(i));
         check_two(float_at(i), -float_at(i));
     }

@@ -9,14 +9,7 @@ struct ptx_text {
     uint64_t hash, size;
 };
 
-/* FNV-1a over 64 bits. */
-static inline struct ptx_text ptx_text_of(const char *text)
-{
-    struct ptx_text t = {.hash = UINT64_C(0xcbf29ce484222325)};
-    for (; text[t.size]; t.size++)
-        t.hash = (t.hash ^ (unsigned char)text[t.size]) * UINT64_C(0x100000001b3);
-    return t;
-}
+struct ptx_text ptx_text_of(const char *text);
 
 /* Returns whether the text is one of those linked into this driver. libcuda/module.c refers to it weakly: a
  * driver of kernels compiled from C has none. */

@@ -292,10 +292,7 @@ static void nap(struct simt_machine *m)
         m->slept_ns += 1000000ull << (n < 10 ? n : 10);
     } else {
         uint64_t before = real_ns();
-        nanosleep(&(struct timespec){.tv_nsec = n < 100    ? NAP_NS
-                                                : n < 1000 ? 4 * NAP_NS
-                                                           : 20 * NAP_NS},
-                  NULL);
+        nanosleep(&(struct timespec){.tv_nsec = n < 40 ? NAP_NS << n / 8 : 20 * NAP_NS}, NULL);
         m->clock.napped_ns += real_ns() - before;
     }
     m->host_polled = m->time_polled = false;

@@ -107,12 +107,19 @@ struct stream_args {
 
 /* ---- hop ---- */
 
-enum hop_mode { HOP_CHAIN, HOP_BARRIER };
+enum hop_mode { HOP_CHAIN, HOP_BARRIER, HOP_PACKET };
 struct hop_args {
-    uint64_t counters; /* u32 [n_blocks + 1][GPU_LINE]: one per block, then flow_word */
-    uint64_t out;      /* u32 [n_blocks]: rounds seen */
+    /* u32 [3 * n_blocks + 1][GPU_LINE]: a counter per block, flow_word, then per block a word that ends its
+     * streaming threads and a packet. */
+    uint64_t counters;
+    uint64_t out; /* u32 [2][n_blocks]: rounds seen; turns of the streaming threads */
+    /* The threads behind n_crew, HOP_STREAMERS of them or none, read this memory meanwhile. */
+    uint64_t traffic, n_words; /* 16-byte words, a multiple of n_blocks * HOP_TURN */
     uint32_t n_rounds, n_crew, mode, reserved;
 };
+#define HOP_STREAMERS 64
+#define HOP_AHEAD     16                          /* loads of 16 bytes that a thread has in flight */
+#define HOP_TURN      (HOP_STREAMERS * HOP_AHEAD) /* words of a turn of a block */
 
 /* ---- echo ---- */
 
@@ -135,15 +142,15 @@ struct echo_args {
 
 struct product_loop_args {
     uint64_t tiles;    /* [n_copies] matrices of copy_bytes, in tile.h's layout */
-    uint64_t in, out;  /* float [8][k], [8][n] */
-    uint64_t panels;   /* wide products: activation_panel_bytes(8, k) twice */
-    uint64_t factors;  /* wide products: float [8] */
+    uint64_t in, out;  /* float [n_columns][k], [n_columns][n] */
+    uint64_t panels;   /* wide products: activation_buffer_bytes(n_columns, k) */
+    uint64_t factors;  /* wide products: float [n_columns] */
     uint64_t counters; /* u32 [2][GPU_LINE]: flow_word, barrier */
     uint64_t copy_bytes;
     struct decoder_shared shared;
     uint32_t type, n, k, n_tiles, super_bytes;    /* enum tile_type */
     uint32_t n_groups, group_tiles, stage_supers; /* schedule.h */
-    uint32_t n_columns;                           /* 1 to 8 */
+    uint32_t n_columns;                           /* 1 to 256 */
     uint32_t n_copies, n_rounds, n_crew;
     uint32_t quantises; /* quantise before every product, as the decoder does; else once */
     uint32_t reserved;

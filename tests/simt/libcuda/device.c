@@ -46,7 +46,7 @@ void emulated_settings_read(void)
     emulated.settings.sm = (uint32_t)emulated_number("SIMT_DEVICE_SM", 90);
     emulated.settings.threads = (uint32_t)emulated_number("SIMT_THREADS", 128);
     emulated.settings.shared_per_block = emulated_number("SIMT_SHARED_KB", 99) * 1024;
-    emulated.settings.memory_bytes = emulated_number("SIMT_MEMORY_MB", 256) << 20;
+    emulated.settings.memory_bytes = emulated_number("SIMT_MEMORY_MB", 64) << 20;
     emulated.settings.time_limit = emulated_number("SIMT_TIME_LIMIT", 0) != 0;
     emulated.settings.local_bytes = (uint32_t)emulated_number("SIMT_LOCAL", 0);
     emulated.settings.takes_cubins = emulated_number("SIMT_CUBINS", 0) != 0;

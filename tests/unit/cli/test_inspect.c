@@ -121,6 +121,26 @@ Test(inspect, json_is_one_object_with_the_same_numbers)
     free(text);
 }
 
+/* A token of this model takes its keys and values and 64 floats of the rotations' table. */
+Test(inspect, says_which_context_fits_into_the_memory_that_is_available)
+{
+    char *text;
+    cr_assert_eq(inspect(model, "--json", NULL, &text), EXIT_CLEAN);
+    json_t *root = json_loads(text, 0, NULL), *m = json_object_get(root, "memory");
+    long long available = json_integer_value(json_object_get(m, "available"));
+    long long left = available - json_integer_value(json_object_get(m, "weights")) -
+                     json_integer_value(json_object_get(m, "scratch"));
+    long long token = json_integer_value(json_object_get(m, "kv_per_token")) + 64 * 4;
+    long long n = json_integer_value(json_object_get(m, "n_ctx_fits"));
+    cr_assert(n > 0 && n % 64 == 0 && n * token <= left && (n == 1 << 24 || (n + 64) * token > left),
+              "%lld of %lld", n, left);
+    json_decref(root);
+    free(text);
+    cr_assert_eq(inspect(model, NULL, NULL, &text), EXIT_CLEAN);
+    assert_says(text, "tokens of one slot, of ");
+    free(text);
+}
+
 Test(inspect, json_of_an_unsupported_model_says_why)
 {
     char path[64], *text;

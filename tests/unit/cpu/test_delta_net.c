@@ -231,6 +231,34 @@ Test(delta_net, goes_on_from_a_state_that_was_kept_behind_any_row)
     }
 }
 
+/* A state that was exported part by part is, when imported, the state that it was. */
+Test(delta_net, goes_on_from_a_state_that_was_exported_and_imported)
+{
+    char path[64];
+    float wanted[N_VOCAB], found[N_VOCAB];
+    made_model(shapes[0], "q8_0", path);
+    const struct decoder_run_config c = {.path = path};
+    struct backend_info info;
+    struct decoder_run r;
+    decoder_run_open(&r, &c);
+    executor_info(r.x, &info);
+    uint64_t part = kv_page_size(&info.kv), n_parts = (info.state_size + part - 1) / part;
+    cr_assert(n_parts > 1 && n_parts * part > info.state_size); /* the last one is shorter */
+    state_op(&r, STEP_STATE_SAVE, 8, 0, 39);
+    feed_rows(&r, 0, 0, 50, wanted);
+    for (uint32_t i = 0; i < n_parts; i++)
+        state_op(&r, STEP_STATE_EXPORT, 8, i, (uint32_t)(i * part / 64));
+    decoder_run_step(&r);
+    for (uint32_t i = 0; i < n_parts; i++)
+        state_op(&r, STEP_STATE_IMPORT, 11, i, (uint32_t)(i * part / 64));
+    decoder_run_step(&r);
+    state_op(&r, STEP_STATE_LOAD, 0, 11, 0);
+    feed_rows(&r, 0, 40, 50, found);
+    cr_assert_eq(memcmp(wanted, found, sizeof wanted), 0);
+    decoder_run_close(&r);
+    (void)unlink(path);
+}
+
 /* Each operation goes with rows 5 and 6 of slot 0, whose state has seen five rows. */
 Test(delta_net, refuses_operations_on_states_that_have_no_order)
 {
@@ -250,7 +278,10 @@ Test(delta_net, refuses_operations_on_states_that_have_no_order)
         {{{.kind = STEP_STATE_LOAD, .page = 0, .from = 1000}}, "from is 1000"},
         {{{.kind = STEP_STATE_LOAD, .page = 8, .from = 0}}, "page is 8"},
         {{{.kind = STEP_STATE_LOAD, .page = 0, .from = 8}}, "recurrent layer expects"}, /* four rows */
-        {{{.kind = STEP_STATE_SAVE + 1, .page = 0, .from = 8}}, "unknown"},
+        {{{.kind = STEP_STATE_IMPORT + 1, .page = 0, .from = 8}}, "unknown"},
+        {{{.kind = STEP_STATE_EXPORT, .page = 1000}}, "page is 1000"},
+        {{{.kind = STEP_STATE_IMPORT, .page = 8, .from = 1000}}, "from is 1000"},
+        {{{.kind = STEP_STATE_EXPORT, .page = 8, .host_offset = UINT32_MAX}}, "transfer buffer"},
     };
     char path[64];
     float logits[N_VOCAB];

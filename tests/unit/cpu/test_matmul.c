@@ -23,11 +23,7 @@ static const uint32_t types[] = {
 static const struct matmul_kernels *const tables[] = {
     &matmul_scalar,
 #if defined(__x86_64__)
-    &matmul_avx2,
-    &matmul_avxvnni,
-    &matmul_avx512,
-    &matmul_amx,
-    &matmul_tile_model,
+    &matmul_avx2,   &matmul_avxvnni, &matmul_avx512, &matmul_amx, &matmul_tile_model,
 #endif
 };
 #define N_TABLES (sizeof tables / sizeof *tables)

@@ -483,6 +483,46 @@ Test(kv_cache, a_snapshot_ends_with_its_page_and_one_page_has_one)
     kv_cache_close(kv);
 }
 
+/* A snapshot whose bytes are read elsewhere is not written, though its page is gone. */
+Test(kv_cache, a_held_snapshot_outlives_its_page)
+{
+    struct kv_cache *kv = open_recurrent(1);
+    struct kv_page_name name;
+    add_and_fill(kv, 0, numbers(0), 5 * PAGE);
+    keep_behind(kv, 0, 5 * PAGE);
+    cr_assert(kv_cache_snapshot_name(kv, 0, &name));
+    struct kv_key key = kv_cache_key(kv, 0);
+    cr_assert_eq(memcmp(&name.key, &key, sizeof key), 0);
+    kv_cache_hold_snapshot(kv, 0);
+    kv_cache_end(kv, 0);
+    add_and_fill(kv, 1, numbers(100), 16 * PAGE);
+    cr_assert(!kv_cache_snapshot_name(kv, 0, &name));
+    cr_assert_eq(kv_cache_take_snapshot(kv), SNAPSHOT_NONE);
+    kv_cache_release_snapshot(kv, 0);
+    cr_assert_eq(kv_cache_take_snapshot(kv), 0);
+    cr_assert(kv_cache_check(kv));
+    kv_cache_close(kv);
+}
+
+Test(kv_cache, a_sequence_may_begin_again_with_a_later_snapshot)
+{
+    struct kv_cache *kv = open_recurrent(2);
+    const int32_t *prompt = numbers(0);
+    uint32_t n;
+    add_and_fill(kv, 0, prompt, 5 * PAGE);
+    keep_behind(kv, 0, PAGE);
+    add(kv, 1, prompt, 5 * PAGE);
+    keep_behind(kv, 0, 3 * PAGE);
+    cr_assert_eq(state_of(kv, 1), PAGE);
+    cr_assert_neq(kv_cache_begin_again(kv, 1, &n), SNAPSHOT_NONE);
+    cr_assert_eq(n, 3 * PAGE);
+    kv_cache_forget_snapshot(kv, 0, 3 * PAGE); /* it is in use */
+    cr_assert_eq(stats(kv).snapshots, 2);
+    kv_cache_end(kv, 1);
+    cr_assert(kv_cache_check(kv));
+    kv_cache_close(kv);
+}
+
 Test(kv_cache, forgets_a_snapshot_with_which_no_sequence_began)
 {
     struct kv_cache *kv = open_recurrent(2);

@@ -202,6 +202,98 @@ Test(sampler_large, a_token_that_was_not_scored_could_not_have_been_the_answer)
     free(scratch);
 }
 
+/* ---- how much is looked at ---- */
+
+#define LARGE_VOCAB 152064
+
+static uint64_t n_seen; /* values that the loops have read */
+
+static void count_weights(const float *x, uint32_t n, float max, float *w)
+{
+    n_seen += n;
+    sampler_loops_plain.weights(x, n, max, w);
+}
+
+static void count_masses(const float *x, uint32_t n, float max, uint64_t *mass, uint64_t *total,
+                         uint64_t *surprise)
+{
+    n_seen += n;
+    sampler_loops_plain.masses(x, n, max, mass, total, surprise);
+}
+
+static void count_nearness(const float *x, uint32_t n, float max, float mean, float *key)
+{
+    n_seen += n;
+    sampler_loops_plain.nearness(x, n, max, mean, key);
+}
+
+static void count_buckets(const float *key, uint32_t n, const struct sampler_range *range, uint32_t *bucket)
+{
+    n_seen += n;
+    sampler_loops_plain.buckets(key, n, range, bucket);
+}
+
+static uint32_t count_bounds(const float *key, const uint32_t *bucket, uint32_t n, uint32_t b, float *low,
+                             float *high)
+{
+    n_seen += n;
+    return sampler_loops_plain.bounds(key, bucket, n, b, low, high);
+}
+
+static void count_scores(const float *x, const uint32_t *id, uint32_t n, const struct sampler_noise *noise,
+                         float *score)
+{
+    n_seen += n;
+    sampler_loops_plain.scores(x, id, n, noise, score);
+}
+
+static void count_ranks(const uint32_t *id, uint32_t n, const struct sampler_noise *noise, uint32_t *rank)
+{
+    n_seen += n;
+    sampler_loops_plain.ranks(id, n, noise, rank);
+}
+
+static const struct sampler_loops counting = {.name = "counting",
+                                              .weights = count_weights,
+                                              .masses = count_masses,
+                                              .nearness = count_nearness,
+                                              .buckets = count_buckets,
+                                              .bounds = count_bounds,
+                                              .scores = count_scores,
+                                              .ranks = count_ranks};
+
+/* Passes over the vocabulary that a pick takes, the most of all kinds of logits. */
+static double most_passes(float *x, void *scratch, float typical_p, float top_p)
+{
+    double most = 0;
+    for (int kind = 0; kind < KINDS; kind++) {
+        struct step_sampling set = {
+            .seed = 1, .temperature = 1, .typical_p = typical_p, .top_p = top_p, .repetition_penalty = 1};
+        for (uint32_t i = 0; i < LARGE_VOCAB; i++)
+            x[i] = logit_of(kind);
+        struct sampler_input in = {.logits = x, .n_vocab = LARGE_VOCAB, .set = &set};
+        n_seen = 0;
+        sampler_pick_with(&counting, &in, scratch);
+        cr_assert_gt(n_seen, 0);
+        most = fmax(most, (double)n_seen / LARGE_VOCAB);
+    }
+    return most;
+}
+
+/* Two rounds of 1,024 ranges leave few tokens or one key. A round reads keys and their ranges twice, and
+ * their bounds: 3 passes for logits, 5 for typical_p, which computes its keys. Beside them: masses, the last
+ * cut, what stays, ranks and scores. (What is selected one by one, at most 1,024 tokens, is not counted.) */
+Test(sampler_large, a_pick_takes_few_passes_over_a_large_vocabulary)
+{
+    float *x = malloc(LARGE_VOCAB * sizeof *x);
+    void *scratch = malloc(sampler_scratch_size(LARGE_VOCAB));
+    cr_assert_leq(most_passes(x, scratch, 1, 0.95f), 10);
+    cr_assert_leq(most_passes(x, scratch, 0.95f, 1), 16);
+    cr_assert_leq(most_passes(x, scratch, 0.95f, 0.95f), 26);
+    free(scratch);
+    free(x);
+}
+
 /* ---- instruction sets ---- */
 
 enum { N = 300 };
