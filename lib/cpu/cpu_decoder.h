@@ -67,7 +67,7 @@ struct decoder {
     struct eager *eager; /* if cfg.eager with int8 */
     struct exact *exact; /* if cfg.eager with exact */
     uint32_t n_vocab, n_pages;
-    uint32_t n_snapshots; /* recurrent states beside those of the slots */
+    uint32_t n_snapshots;    /* recurrent states beside those of the slots */
     struct trace trace;      /* of the newest step with rows; closed: none is wanted */
     _Atomic uint64_t *op_ns; /* [n_ops]: time that each op of the program has taken so far */
 

@@ -43,8 +43,9 @@ static void expect_stat(const char *path, const char *expected)
 static int begin_long_stream(struct reply *r)
 {
     const char *key = admin_open();
-    daemon_start((const char *[]){"--admin-key-file", key, "--model", admin_make_model("tiny-llama3", "long.gguf"),
-                                  "--n-ctx", "16384", "--slots", "1", "--kv-memory", "100M", NULL});
+    daemon_start((const char *[]){"--admin-key-file", key, "--model",
+                                  admin_make_model("tiny-llama3", "long.gguf"), "--n-ctx", "16384", "--slots",
+                                  "1", "--kv-memory", "100M", NULL});
     int fd = client_connect(daemon_.port);
     client_request(fd, "POST", "/generate", "X-Request-Id: long\r\n", STORY "16000,\"stream\":true}");
     *r = (struct reply){0};

@@ -97,7 +97,7 @@ static void stream(const struct hop_args *args, const SIMT_GLOBAL uint32_t *done
     /* Uses the sum, so that the loads stay. The memory is all zeros. */
     if (lane == 0)
         GPU_AT(uint32_t, args->out)
-        [simt_n_blocks() + simt_block()] = turns + ((sum[0] ^ sum[1] ^ sum[2] ^ sum[3]) == 0xffffffffu);
+    [simt_n_blocks() + simt_block()] = turns + ((sum[0] ^ sum[1] ^ sum[2] ^ sum[3]) == 0xffffffffu);
 }
 
 static uint32_t hop(const struct hop_args *args, SIMT_GLOBAL uint32_t *counters,

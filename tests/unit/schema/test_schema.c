@@ -140,7 +140,8 @@ static void refuses(const char *schema, int code, const char *keyword, const cha
     struct grammar *g = NULL;
     struct error err = {0};
     char place[128];
-    snprintf(place, sizeof place, "%s at %s%s", keyword, path, code == -EINVAL ? ": " : " cannot be enforced");
+    snprintf(place, sizeof place, "%s at %s%s", keyword, path,
+             code == -EINVAL ? ": " : " cannot be enforced");
     cr_expect_eq(schema_compile_text(&g, schema, strlen(schema), &err), code, "%s: %s", schema, err.text);
     cr_expect(!strncmp(err.text, place, strlen(place)), "%s", err.text);
     grammar_unref(g);
