@@ -225,7 +225,7 @@ static void open_twin(struct twin *t, const struct circumstances *c, enum execut
                                      .n_ctx = N_CTX,
                                      .kv_type = c->kv_type,
                                      .n_threads = 2,
-                                     .kv_memory = 64 << 20, /* more than the pages that are used */
+                                     .kv_memory = 32 << 20, /* more than the pages that are used */
                                      .end_tokens = ends,
                                      .n_end_tokens = 4};
     decoder_run_open(&t->cpu, &cfg);

@@ -156,9 +156,9 @@ Test(cli, check_config_refuses_what_serve_does_with_the_same_words)
                  2);
     cr_assert_eq(access(path, F_OK), -1, "what was bound before the error is taken back");
     process_free(&p);
-    cr_assert_eq(PROCESS_RUN(&p, "check-config", "--host", "localhost", "--unix-socket", "/tmp/s",
-                             "--executor", "graph"),
-                 0, "the machine may have a GPU: %s", p.stderr_text);
+    cr_assert_eq(
+        PROCESS_RUN(&p, "check-config", "--host", "localhost", "--unix-socket", path, "--executor", "graph"),
+        0, "the machine may have a GPU: %s", p.stderr_text);
     process_free(&p);
     cr_assert_eq(PROCESS_RUN(&p, "check-config", "--tls-port", "8443", "--tls-certificate", "/dev/null",
                              "--tls-key", "/dev/null"),
