@@ -47,17 +47,16 @@ static int read_norm(struct field_reader *r, const struct field *f, const json_t
     return 0;
 }
 
-#define MAX_MS (7u * 24 * 3600 * 1000) /* a week */
 #define EMBED_FIELDS                                                                                         \
     {.name = "timeout_ms",                                                                                   \
      .kind = FIELD_U32,                                                                                      \
      .offset = AT(timeout_ms),                                                                               \
-     .max = MAX_MS,                                                                                          \
+     .max = GENERATE_MAX_MS,                                                                                 \
      .given = AT(has_timeout_ms)},                                                                           \
         {.name = "queue_timeout_ms",                                                                         \
          .kind = FIELD_U32,                                                                                  \
          .offset = AT(queue_timeout_ms),                                                                     \
-         .max = MAX_MS,                                                                                      \
+         .max = GENERATE_MAX_MS,                                                                             \
          .given = AT(has_queue_timeout_ms)},                                                                 \
         {.name = "priority", .kind = FIELD_I32, .offset = AT(priority), .min = -100, .max = 100},            \
         {.name = "add_special", .kind = FIELD_BOOL, .offset = AT(add_special)},                              \

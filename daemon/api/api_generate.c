@@ -26,8 +26,7 @@
     {                                                                                                        \
         .name = #f, .kind = FIELD_CUSTOM, .offset = AT(f), .read = reader                                    \
     }
-#define MAX_MS     (7u * 24 * 3600 * 1000) /* a week */
-#define MAX_TOKENS 2147483647u             /* the context is checked with the prompt */
+#define MAX_TOKENS 2147483647u /* the context is checked with the prompt */
 
 static uint32_t n_vocab(const struct field_reader *r)
 {
@@ -269,12 +268,12 @@ const struct field generate_fields[] = {
     {.name = "timeout_ms",
      .kind = FIELD_U32,
      .offset = AT(timeout_ms),
-     .max = MAX_MS,
+     .max = GENERATE_MAX_MS,
      .given = AT(has_timeout_ms)},
     {.name = "queue_timeout_ms",
      .kind = FIELD_U32,
      .offset = AT(queue_timeout_ms),
-     .max = MAX_MS,
+     .max = GENERATE_MAX_MS,
      .given = AT(has_queue_timeout_ms)},
     {.name = "priority", .kind = FIELD_I32, .offset = AT(priority), .min = -100, .max = 100},
     {0},

@@ -82,7 +82,7 @@ static void refuse_submit(struct generation *g, int rc, const struct error *word
     struct api_error e = {0};
     struct http_server *s = g->server;
     if (rc == -EAGAIN) {
-        generator_queue_full(s->generator, &e);
+        generator_queue_full(s->generator, g->model, &e);
         api_fail(&e, 503, "queue_full", NULL, "%s", words->text[0] ? words->text : "the queue is full");
     } else if (rc == -EINVAL) {
         api_invalid(&e, NULL, "%s", words->text);
@@ -98,15 +98,18 @@ static bool is_queued(const struct generation *g)
            atomic_load_explicit(&g->choices->e.state, memory_order_acquire) == ENGINE_QUEUED;
 }
 
-uint64_t generation_waiting_tokens(const struct generator *s)
+uint64_t generation_waiting_tokens(const struct generator *s, const struct server_model *m)
 {
     const struct generation *g;
     uint64_t n = 0;
-    LIST_FOREACH(g, &s->generations, link)
+    LIST_FOREACH(g, &s->generations, link) {
+        if (g->model != m)
+            continue;
         if (is_queued(g))
             n += generation_n_prompt(g);
         else if (g->state == GENERATION_PREPARING)
             n += g->request->body_len / BYTES_PER_TOKEN + 1;
+    }
     return n;
 }
 
@@ -121,7 +124,7 @@ static int check_queue_tokens(const struct generation *g, struct error *words)
     if (!engine_queue_depth(g->model->engine, 1))
         return 0;
     LIST_FOREACH(other, &s->generator->generations, link)
-        if (is_queued(other))
+        if (other->model == g->model && is_queued(other))
             waiting += generation_n_prompt(other);
     if (waiting == 0 || waiting + generation_n_prompt(g) <= s->cfg->queue_tokens)
         return 0;
@@ -263,6 +266,8 @@ static void prepared(struct request *r)
         return;
     }
     g->server->generator->n_preparing--;
+    if (g->model)
+        g->model->n_preparing--;
     request_drop_body(r);
     if (!r->connection || g->cancelled) {
         fail_with(g, 499, "cancelled", "the request was cancelled", OUTCOME_CANCELLED);
@@ -347,6 +352,7 @@ static void link_generation(struct generation *g)
 void generation_begin_on(struct generation *g, struct server_model *m)
 {
     g->model = m;
+    m->n_preparing++;
     g->effort = first_effort(g);
     prepare(g);
 }

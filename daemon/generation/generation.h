@@ -30,7 +30,8 @@
 #define GENERATE_MAX_STOPS    16
 #define GENERATE_MAX_STOP     1024 /* bytes of one */
 #define GENERATE_MAX_STOP_IDS 256
-#define GENERATE_MAX_TOKENS   256 /* default of /generate */
+#define GENERATE_MAX_MS       (7u * 24 * 3600 * 1000) /* a week: most of a timeout */
+#define GENERATE_MAX_TOKENS   256                     /* default of /generate */
 #define GENERATE_MAX_CHOICES  ENGINE_MAX_CHOICES
 #define GENERATE_MAX_PROMPTS  256  /* of texts to be gone on with */
 #define GENERATE_MAX_INPUTS   2048 /* of vectors, as OpenAI's */
@@ -182,7 +183,8 @@ struct generation {
     int awaited;             /* the model's number */
     bool waits;              /* in generator.waiting, by `waiting` */
     uint64_t model_late_ns;  /* it waits for the model until then; 0: as long as it takes */
-    uint32_t model_limit_ms; /* which is so long after its body came */
+    uint64_t model_limit_ms; /* which is so long after its body came */
+    const char *model_limit; /* by this limit */
     TAILQ_ENTRY(generation) waiting;
     enum generation_state state;
     enum request_outcome outcome;
@@ -280,8 +282,9 @@ void generation_cancel(struct generation *g);
 void generation_drop(struct generation *g);
 /* No more work is taken: refused unless it runs already. */
 void generation_refuse(struct generation *g);
-/* Prompt tokens that wait, those of bodies that are still to be read estimated. */
-uint64_t generation_waiting_tokens(const struct generator *s);
+/* Prompt tokens that wait for m, or of NULL for a model to be loaded, those of bodies that are still to be
+ * read estimated. */
+uint64_t generation_waiting_tokens(const struct generator *s, const struct server_model *m);
 /* Answers with a 500 (or an error event) now, without waiting for the engine to let go. */
 void generation_abandon(struct generation *g, const char *words);
 void generation_tick(struct generation *g);

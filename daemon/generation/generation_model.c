@@ -7,18 +7,31 @@
 #define MS        1000000ull
 #define LONG_BODY 65536 /* bytes that are searched in less than 0.1 ms */
 
-/* The time that it waits for its model, of what it waits for the queue in all. */
+/* A time of the body; false: none is given, or one that is refused when the body is read. */
+static bool read_ms(const struct request *r, const char *name, uint32_t most, uint32_t *ms)
+{
+    double n = json_member_number(r->body, r->body_len, name, -1);
+    bool fits = n >= 0 && n <= most;
+    if (fits)
+        *ms = (uint32_t)n;
+    return fits;
+}
+
+/* The time that it waits for its model: what it waits for the queue, or has in all. */
 static void read_limit(struct generation *g)
 {
     const struct request *r = g->request;
-    const struct config *cfg = g->server->cfg;
-    double queue = json_member_number(r->body, r->body_len, "queue_timeout_ms", cfg->queue_timeout_ms),
-           whole = json_member_number(r->body, r->body_len, "timeout_ms", cfg->timeout_ms);
-    double ms = whole > 0 && (queue <= 0 || whole < queue) ? whole : queue;
-    if (ms >= 1 && ms < UINT32_MAX) { /* others are refused when it is read */
-        g->model_limit_ms = (uint32_t)ms;
-        g->model_late_ns = r->accepted_ns + g->model_limit_ms * MS;
-    }
+    uint32_t max = r->admin ? 0 : g->server->cfg->max_timeout_ms;
+    struct params *p = &g->p; /* set again when the body is read */
+    p->has_queue_timeout_ms = read_ms(r, "queue_timeout_ms", GENERATE_MAX_MS, &p->queue_timeout_ms);
+    p->has_timeout_ms = read_ms(r, "timeout_ms", max ? max : GENERATE_MAX_MS, &p->timeout_ms);
+    if (max && !p->timeout_ms)
+        p->has_timeout_ms = false;
+    uint64_t queue = generation_queue_timeout_ms(g), whole = generation_timeout_ms(g);
+    bool ends = whole && (!queue || whole < queue);
+    g->model_limit = ends ? "timeout_ms" : "queue_timeout_ms";
+    g->model_limit_ms = ends ? whole : queue;
+    g->model_late_ns = g->model_limit_ms ? r->accepted_ns + g->model_limit_ms * MS : 0;
 }
 
 static void read_name(struct request *r)
@@ -35,11 +48,27 @@ static void begin(struct generation *g, struct server_model *m)
     generation_begin_on(g, m);
 }
 
+/* Bodies that wait have half of body_memory at most, so that those of loaded models still find room; one
+ * alone may have all. */
+static int check_bodies(const struct generation *g, struct api_error *e)
+{
+    struct generator *s = g->server->generator;
+    uint64_t most = s->cfg->body_memory / 2;
+    if (!s->n_waiting || s->waiting_bytes + g->request->body_cap <= most)
+        return 0;
+    generator_queue_full(s, NULL, e);
+    return api_fail(e, 503, "queue_full", NULL,
+                    "half of body_memory, %llu bytes for bodies that wait for models, is used up",
+                    (unsigned long long)most);
+}
+
 static void wait(struct generation *g)
 {
     struct generator *generator = g->server->generator;
     g->waits = true;
     TAILQ_INSERT_TAIL(&generator->waiting, g, waiting);
+    generator->n_waiting++;
+    generator->waiting_bytes += g->request->body_cap;
     g->request->phase = REQUEST_WAITING;
     request_suspend(g->request);
     generator_look(generator);
@@ -55,6 +84,8 @@ static void found(struct request *r)
         g->awaited = s->source->find(s->source_context, g->model_name, &r->error);
     if (!given_up && !r->error.status)
         m = s->source->get(s->source_context, g->awaited, &r->error);
+    if (!given_up && !r->error.status && generator_admits_to(s, m, &r->error) == 0 && !m)
+        check_bodies(g, &r->error);
     if (given_up || r->error.status)
         generation_end_without(g);
     else if (m)
@@ -84,8 +115,8 @@ static bool waited(struct generation *g, uint64_t now_ns, struct server_model **
         return true;
     *m = s->source->get(s->source_context, g->awaited, e);
     if (!*m && !e->status && g->model_late_ns && now_ns >= g->model_late_ns)
-        api_fail(e, 504, "timeout", NULL, "queue_timeout_ms (%u) passed before the model was there",
-                 g->model_limit_ms);
+        api_fail(e, 504, "timeout", NULL, "%s (%llu) passed before the model was there", g->model_limit,
+                 (unsigned long long)g->model_limit_ms);
     return *m || e->status;
 }
 
@@ -100,6 +131,8 @@ void generation_take_models(struct generator *generator)
             continue;
         TAILQ_REMOVE(&generator->waiting, g, waiting);
         g->waits = false;
+        generator->n_waiting--;
+        generator->waiting_bytes -= g->request->body_cap;
         if (m)
             begin(g, m);
         else

@@ -28,22 +28,13 @@ struct server_load generator_load(const struct generator *g)
     return (struct server_load){.running = e.running, .waiting = e.waiting + g->n_preparing};
 }
 
-/* Those of all models, and those that wait for a model: which one the next request names is not known yet. */
-static uint32_t queue_depth_of_all(const struct generator *g, uint32_t n_more)
+/* Of a model as its engine counts them: a request that will find a free slot is none of them. NULL: those
+ * that wait for models to be loaded, which have a queue of their own; one alone is always let in. */
+static uint32_t queue_depth(const struct generator *g, const struct server_model *m, uint32_t n_more)
 {
-    const struct server_model *m;
-    uint32_t n = g->n_preparing;
-    LIST_FOREACH(m, &g->loaded, link)
-        n += engine_queue_depth(m->engine, 0);
-    return n ? n + n_more : 0;
-}
-
-/* As the engine counts them: a request that will find a free slot is none of them. */
-static uint32_t queue_depth(const struct generator *g, uint32_t n_more)
-{
-    if (g->source)
-        return queue_depth_of_all(g, n_more);
-    return g->model ? engine_queue_depth(g->model->engine, g->n_preparing + n_more) : 0;
+    if (m)
+        return engine_queue_depth(m->engine, m->n_preparing + n_more);
+    return g->n_waiting ? g->n_waiting + n_more : 0;
 }
 
 int generator_refuses(const struct generator *g, struct api_error *e)
@@ -70,9 +61,10 @@ int generator_refuses(const struct generator *g, struct api_error *e)
     return 0;
 }
 
-static int refuse_waiting(struct generator *g, struct api_error *e, uint32_t n_more)
+static int refuse_waiting(struct generator *g, const struct server_model *m, struct api_error *e,
+                          uint32_t n_more)
 {
-    generator_queue_full(g, e);
+    generator_queue_full(g, m, e);
     e->queue_depth += n_more;
     return api_fail(e, 503, "queue_full", NULL, "%u request%s waiting, queue_limit is %u", e->queue_depth,
                     e->queue_depth == 1 ? " is" : "s are", e->queue_limit);
@@ -85,30 +77,44 @@ int generator_admits_text(struct generator *g, bool is_long, struct api_error *e
     uint32_t n = g->n_texts ? g->n_texts - 1 : 0;
     if (g->draining)
         return generator_refuses(g, e);
-    if (!is_long || !g->n_texts || queue_depth(g, 0) + n < g->cfg->queue_limit)
+    if (!is_long || !g->n_texts || queue_depth(g, g->model, 0) + n < g->cfg->queue_limit)
         return 0;
-    return refuse_waiting(g, e, n);
+    return refuse_waiting(g, g->model, e, n);
 }
 
-int generator_admits(struct generator *g, struct api_error *e)
+int generator_admits_to(struct generator *g, const struct server_model *m, struct api_error *e)
 {
-    if (generator_refuses(g, e) < 0)
-        return -1;
-    uint32_t depth = queue_depth(g, 1);
+    uint32_t depth = queue_depth(g, m, 1);
     if (depth > g->cfg->queue_limit)
-        return refuse_waiting(g, e, 0);
-    uint64_t tokens = depth ? generation_waiting_tokens(g) : 0;
+        return refuse_waiting(g, m, e, 0);
+    uint64_t tokens = depth ? generation_waiting_tokens(g, m) : 0;
     if (tokens < g->cfg->queue_tokens)
         return 0;
-    generator_queue_full(g, e);
+    generator_queue_full(g, m, e);
     return api_fail(e, 503, "queue_full", NULL, "%llu prompt tokens are waiting, queue_tokens is %llu",
                     (unsigned long long)tokens, (unsigned long long)g->cfg->queue_tokens);
 }
 
-void generator_queue_full(struct generator *g, struct api_error *e)
+/* The queue that a request joins is known once its body is there: before, it is enough that one has room. */
+int generator_admits(struct generator *g, struct api_error *e)
+{
+    const struct server_model *m;
+    if (generator_refuses(g, e) < 0)
+        return -1;
+    if (!g->source)
+        return g->model ? generator_admits_to(g, g->model, e) : 0;
+    LIST_FOREACH(m, &g->loaded, link) {
+        struct api_error full = {0};
+        if (generator_admits_to(g, m, &full) == 0)
+            return 0;
+    }
+    return generator_admits_to(g, NULL, e);
+}
+
+void generator_queue_full(struct generator *g, const struct server_model *m, struct api_error *e)
 {
     e->has_queue = true;
-    e->queue_depth = queue_depth(g, 0);
+    e->queue_depth = queue_depth(g, m, 0);
     e->queue_limit = g->cfg->queue_limit;
     e->retry_after_s =
         retry_after_s(e->queue_depth, rate_per_s(&g->http->stats.finished, clock_ns() / 1000000000u));
@@ -153,7 +159,7 @@ void generator_set_model(struct generator *g, const struct server_model *m)
     if (m) {
         g->model = &g->models[g->leaving == g->models];
         *g->model = *m;
-        g->model->n_users = g->model->n_expensive = 0;
+        g->model->n_users = g->model->n_preparing = g->model->n_expensive = 0;
     }
     if (g->leaving && !g->leaving->n_users)
         forget_leaving(g);
@@ -193,7 +199,7 @@ bool generator_next_model(const struct generator *g, int *i, struct model_view *
 
 void generator_add_model(struct generator *g, struct server_model *m, bool first)
 {
-    m->n_users = m->n_expensive = 0;
+    m->n_users = m->n_preparing = m->n_expensive = 0;
     m->idle_ns = clock_ns();
     LIST_INSERT_HEAD(&g->loaded, m, link);
     if (first || !g->model)

@@ -41,6 +41,7 @@ struct server_model {
     uint32_t n_ctx;                       /* tokens a request may have in all */
     char fingerprint[20];
     uint32_t n_users;              /* requests that hold it */
+    uint32_t n_preparing;          /* of them not submitted to the engine yet */
     uint32_t n_expensive;          /* chats that are not tried on the loop, as another took too long there */
     uint64_t idle_ns;              /* the last user gave it back; CLOCK_MONOTONIC */
     LIST_ENTRY(server_model) link; /* of generator.loaded */
@@ -84,6 +85,8 @@ struct generator {
     void *source_context;
     LIST_HEAD(, server_model) loaded;
     TAILQ_HEAD(generations_waiting, generation) waiting; /* for their models, oldest first */
+    uint32_t n_waiting;                                  /* of `waiting` */
+    uint64_t waiting_bytes;                              /* of their bodies */
     bool look_due;                                       /* source->look() is */
     struct engine_stats past;                            /* figures of those that are gone: what counts up */
     void (*left)(void *context);                         /* see server_on_left() */
@@ -104,13 +107,16 @@ const char *server_state_name(enum server_state state); /* as /health shows it *
 void generator_set_state(struct generator *g, enum server_state state);
 /* Why no work is taken in the server's state: fills *e and returns -1, or 0 when it is ready. */
 int generator_refuses(const struct generator *g, struct api_error *e);
-/* The same, and when the queue is full. */
+/* The same, and when the queue is full; of several models, when every queue is. */
 int generator_admits(struct generator *g, struct api_error *e);
+/* The queue of *m, or that of requests which wait for models to be loaded (NULL), has room for one more: 0,
+ * else -1 with *e. */
+int generator_admits_to(struct generator *g, const struct server_model *m, struct api_error *e);
 /* The same for a text of /tokenize and /detokenize: a drain refuses each, a full queue one that is too long
  * to be read on the spot. */
 int generator_admits_text(struct generator *g, bool is_long, struct api_error *e);
-/* Depth, limit and Retry-After of a queue_full. */
-void generator_queue_full(struct generator *g, struct api_error *e);
+/* Depth, limit and Retry-After of a queue_full; m as of generator_admits_to(). */
+void generator_queue_full(struct generator *g, const struct server_model *m, struct api_error *e);
 
 /* New requests run on *m (copied) from here on; NULL: on none. */
 void generator_set_model(struct generator *g, const struct server_model *m);

@@ -347,7 +347,7 @@ static int ask_text_admission(struct http_server *http, bool is_long, struct api
 
 static void tell_queue(struct http_server *http, struct api_error *e)
 {
-    generator_queue_full(http->generator, e);
+    generator_queue_full(http->generator, http->generator->model, e);
 }
 
 /* The http_server is the server's first member. */

@@ -307,14 +307,25 @@ static void start_without_room(void)
     admin_limit_memory(64 << 20);
 }
 
-/* A stream on a that goes on for long; it has begun. */
-static int begin_long_stream(struct reply *r)
+/* A stream that goes on for long, an administrator's: no limit of time holds for it. It has begun. */
+static int begin_long_stream_on(const char *model, struct reply *r)
 {
-    int fd = begin_stream(STORY("a", ",\"max_tokens\":16000,\"stream\":true"));
+    char body[200];
+    int fd = client_connect(daemon_.port);
+    snprintf(body, sizeof body,
+             "{\"model\":\"%s\",\"prompt\":[1,22,29,36,43],\"temperature\":0,\"ignore_eos\":true,"
+             "\"max_tokens\":16000,\"stream\":true}",
+             model);
+    client_request(fd, "POST", "/generate", ADMIN_KEY, body);
     *r = (struct reply){0};
     while (!r->raw || !strstr(r->raw, "data: "))
         cr_assert(reply_more(r, fd));
     return fd;
+}
+
+static int begin_long_stream(struct reply *r)
+{
+    return begin_long_stream_on("a", r);
 }
 
 static void end_long_stream(int fd, struct reply *r)
@@ -380,6 +391,81 @@ Test(models, one_that_waits_can_be_cancelled)
     close(other);
     end_long_stream(fd, &stream);
     finish();
+}
+
+/* ---- room for others ---- */
+
+/* A daemon on which requests for c wait: a and b run one each, memory is used up, and b, which is not the
+ * first, is to make room. a has three free slots. */
+struct crowd {
+    int fds[2];
+    struct reply streams[2];
+};
+
+static void start_crowd(struct crowd *c, const char *flag, const char *value, const char *flag2,
+                        const char *value2)
+{
+    const char *key = admin_open();
+    admin_make_model("tiny-llama3", "a.gguf");
+    admin_make_model("tiny-llama3", "b.gguf");
+    admin_copy(QWEN, "c.gguf", SIZE_MAX);
+    daemon_start((const char *[]){"--model", "", "--models", admin_dir, "--n-ctx", "16384", "--slots", "4",
+                                  "--kv-memory", "96M", "--admin-key-file", key, flag, value, flag2, value2,
+                                  NULL});
+    c->fds[1] = begin_long_stream_on("b", &c->streams[1]);
+    c->fds[0] = begin_long_stream_on("a", &c->streams[0]);
+    admin_limit_memory(16 << 20);
+}
+
+static void finish_crowd(struct crowd *c)
+{
+    for (int i = 0; i < 2; i++)
+        end_long_stream(c->fds[i], &c->streams[i]);
+    finish();
+}
+
+Test(models, a_queue_for_a_model_that_is_not_there_leaves_the_loaded_ones_theirs)
+{
+    struct crowd crowd;
+    int fds[4];
+    start_crowd(&crowd, "--queue-limit", "4", NULL, NULL);
+    for (int i = 0; i < 4; i++)
+        fds[i] = begin_stream(STORY("c", ",\"max_tokens\":1"));
+    wait_loading(4);
+    expect_reply("/generate", STORY("c", ",\"max_tokens\":1"), 503, "4 requests are waiting");
+    expect_reply("/generate", STORY("a", ",\"max_tokens\":1"), 200, "\"model\":\"a\"");
+    for (int i = 0; i < 4; i++)
+        close(fds[i]);
+    finish_crowd(&crowd);
+}
+
+Test(models, bodies_for_a_model_that_is_not_there_leave_the_loaded_ones_half_of_the_memory)
+{
+    struct crowd crowd;
+    start_crowd(&crowd, "--body-memory", "768K", "--max-body", "256K");
+    char *body = long_prompt("word ", 40000, ",\"max_tokens\":1,\"model\":\"c\"");
+    int fd = begin_stream(body);
+    wait_loading(1);
+    expect_reply("/generate", body, 503, "half of body_memory, 393216 bytes");
+    expect_reply("/generate", STORY("a", ",\"max_tokens\":1"), 200, "\"model\":\"a\"");
+    wait_loading(1);
+    free(body);
+    close(fd);
+    finish_crowd(&crowd);
+}
+
+Test(models, the_wait_for_a_model_has_the_limits_of_the_queue)
+{
+    struct crowd crowd;
+    start_crowd(&crowd, "--max-timeout-ms", "200", "--queue-timeout-ms", "100");
+    expect_reply("/generate", STORY("c", ",\"queue_timeout_ms\":0"), 504, "timeout_ms (200) passed");
+    expect_reply("/generate", STORY("c", ",\"queue_timeout_ms\":0,\"timeout_ms\":90000"), 504,
+                 "timeout_ms (200) passed");
+    expect_reply("/generate", STORY("c", ",\"queue_timeout_ms\":0,\"timeout_ms\":50"), 504,
+                 "timeout_ms (50) passed");
+    expect_reply("/generate", STORY("c", ",\"queue_timeout_ms\":-7"), 504, "queue_timeout_ms (100) passed");
+    expect_reply("/generate", STORY("c", ",\"queue_timeout_ms\":1e12"), 504, "queue_timeout_ms (100) passed");
+    finish_crowd(&crowd);
 }
 
 /* ---- the end ---- */
