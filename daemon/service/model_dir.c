@@ -1,4 +1,6 @@
 #include "model_dir.h"
+#include "base/log.h"
+#include "base/utf8.h"
 #include "model_file.h"
 
 #include <dirent.h>
@@ -8,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #define SUFFIX ".gguf"
 #define PART   "-00001-of-00001" /* the form of a part's number */
@@ -55,6 +58,19 @@ static struct model_dir_entry *add_entry(struct model_dir *d, const char *file, 
     return &more[d->n++];
 }
 
+static void set_file(struct model_dir_entry *e, const struct stat *st)
+{
+    e->bytes = (uint64_t)st->st_size;
+    e->modified = st->st_mtime;
+}
+
+void model_dir_look(struct model_dir *d, int number)
+{
+    struct stat st;
+    if (stat(d->entries[number].file, &st) == 0)
+        set_file(&d->entries[number], &st);
+}
+
 static int number_of_file(const struct model_dir *d, const char *file)
 {
     for (int i = 0; i < d->n; i++)
@@ -76,8 +92,38 @@ static void take_file(struct model_dir *d, const char *file)
     if (!e)
         return;
     e->present = true;
-    e->bytes = (uint64_t)st.st_size;
-    e->modified = st.st_mtime;
+    set_file(e, &st);
+}
+
+/* Of two files with one name the one that was added has it, else the first by path. */
+static bool has_name_of(const struct model_dir_entry *a, const struct model_dir_entry *b)
+{
+    return a != b && a->present && !strcmp(a->name, b->name) &&
+           (a->added || (!b->added && strcmp(a->file, b->file) < 0));
+}
+
+static const char *why_hidden(const struct model_dir *d, const struct model_dir_entry *e)
+{
+    if (utf8_valid(e->name, strlen(e->name)) != strlen(e->name))
+        return "its name is no UTF-8";
+    for (int i = 0; i < d->n; i++)
+        if (has_name_of(&d->entries[i], e))
+            return "another file has its name";
+    return NULL;
+}
+
+/* Hides what cannot be named. */
+static void hide(struct model_dir *d)
+{
+    for (int i = 0; i < d->n; i++) {
+        struct model_dir_entry *e = &d->entries[i];
+        const char *why = e->present ? why_hidden(d, e) : NULL;
+        if (why && !e->warned)
+            log_warn("%s is left out: %s", e->file, why);
+        if (why)
+            e->warned = true;
+        e->present &= !why;
+    }
 }
 
 void model_dir_read(struct model_dir *d)
@@ -86,13 +132,13 @@ void model_dir_read(struct model_dir *d)
     DIR *dir = opendir(d->path);
     if (!dir)
         return;
-    size_t n = strlen(d->path);
-    for (int i = 0; i < d->n; i++) /* one that lies elsewhere stays */
-        d->entries[i].present &= strncmp(d->entries[i].file, d->path, n) != 0 || d->entries[i].file[n] != '/';
+    for (int i = 0; i < d->n; i++) /* one that was added may lie elsewhere */
+        d->entries[i].present = d->entries[i].added && access(d->entries[i].file, F_OK) == 0;
     for (struct dirent *entry; (entry = readdir(dir));)
         if (name_length(entry->d_name) && model_file_below(file, d->path, entry->d_name, NULL) == 0)
             take_file(d, file);
     closedir(dir);
+    hide(d);
 }
 
 static int by_name(const void *a, const void *b)
@@ -135,19 +181,16 @@ int model_dir_add(struct model_dir *d, const char *file)
     if (realpath(file, resolved))
         file = resolved;
     int i = number_of_file(d, file);
-    if (i >= 0)
-        return i;
-    const char *slash = strrchr(file, '/'), *base = slash ? slash + 1 : file;
-    struct model_dir_entry *e = add_entry(d, file, name_length(base) ? name_length(base) : strlen(base));
-    struct stat st;
-    if (!e)
-        return -1;
-    e->present = true;
-    if (stat(file, &st) == 0) {
-        e->bytes = (uint64_t)st.st_size;
-        e->modified = st.st_mtime;
+    if (i < 0) {
+        const char *slash = strrchr(file, '/'), *base = slash ? slash + 1 : file;
+        if (!add_entry(d, file, name_length(base) ? name_length(base) : strlen(base)))
+            return -1;
+        i = d->n - 1;
+        model_dir_look(d, i);
     }
-    return d->n - 1;
+    d->entries[i].present = d->entries[i].added = true;
+    hide(d);
+    return i;
 }
 
 static bool ends_in(const char *s, const char *suffix)

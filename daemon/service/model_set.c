@@ -5,9 +5,11 @@
 #include "base/api_error.h"
 #include "base/clock.h"
 #include "base/log.h"
+#include "gguf/gguf.h"
 #include "model/model.h"
 #include "model_dir.h"
 #include "model_file.h"
+#include "model_room.h"
 #include "server.h"
 
 #include <assert.h>
@@ -19,6 +21,8 @@
 #define PROGRESS_MS 100
 #define MS          1000000ull
 #define NONE        (-1)
+#define NO_ROOM_S   600 /* so long a model that did not fit alone takes no other's place again */
+#define RETRY_S     30  /* of what has no memory */
 
 /* A model that is loaded, or about to be. */
 struct place {
@@ -29,6 +33,12 @@ struct place {
 
 struct figures { /* of each model that there is */
     uint64_t n_loads, n_failed;
+    struct {
+        uint64_t at_ns,
+            bytes; /* when it did not fit alone, and the size of the file then; 0: it never did so */
+        int64_t modified;
+        char why[sizeof((struct error *)0)->text];
+    } no_room;
 };
 
 struct model_set {
@@ -37,13 +47,16 @@ struct model_set {
     struct figures *figures; /* [n_figures], by number */
     int n_figures;
     struct place places[MODEL_SET_MOST];
-    int first;             /* the number of the first model */
-    struct place *loading; /* its loader's thread is at it */
-    struct place *closing; /* in the hands of the pool */
-    struct place *victim;  /* takes no new requests, and is closed after its last */
-    int wanted;            /* room is made for it */
-    bool needs_room;       /* it did not fit beside the others */
-    int failed;            /* it could not be loaded: what waits for it is told */
+    int first;               /* the number of the first model */
+    struct place *loading;   /* its loader's thread is at it */
+    struct place *closing;   /* in the hands of the pool */
+    struct loader *checking; /* reads the file of checked_number, for which another is to go; or NULL */
+    int checked_number;
+    bool is_checked;      /* its file is a model's */
+    struct place *victim; /* takes no new requests, and is closed after its last */
+    int wanted;           /* room is made for it */
+    bool needs_room;      /* it did not fit beside the others */
+    int failed;           /* it could not be loaded: what waits for it is told */
     struct error why;
     bool served, stopping;
     uv_timer_t *timer;
@@ -95,6 +108,35 @@ static void count(struct model_set *set, int number, const struct error *err)
     set->last = number;
     set->last_ns = clock_ns();
     snprintf(set->last_error, sizeof set->last_error, "%s", err ? err->text : "");
+}
+
+/* No room was found for it, though no other was loaded: others are not closed for it again, until its file is
+ * another or time has passed. */
+static bool has_no_room(struct model_set *set, int number)
+{
+    const struct figures *f = figures_of(set, number);
+    if (!f || !f->no_room.at_ns || clock_ns() - f->no_room.at_ns > NO_ROOM_S * 1000 * MS)
+        return false;
+    model_dir_look(&set->dir, number);
+    const struct model_dir_entry *e = &set->dir.entries[number];
+    return e->bytes == f->no_room.bytes && e->modified == f->no_room.modified;
+}
+
+static void remember_no_room(struct model_set *set, int number, const struct error *err)
+{
+    struct figures *f = figures_of(set, number);
+    const struct model_dir_entry *e = &set->dir.entries[number];
+    if (!f)
+        return;
+    f->no_room.at_ns = clock_ns();
+    f->no_room.bytes = e->bytes;
+    f->no_room.modified = e->modified;
+    snprintf(f->no_room.why, sizeof f->no_room.why, "%s", err->text);
+}
+
+static bool is_busy(const struct model_set *set)
+{
+    return set->loading || set->closing || set->checking;
 }
 
 static void look(struct model_set *set);
@@ -202,10 +244,13 @@ static void on_loaded(void *context)
         count(set, number, NULL);
         set->wanted = NONE;
         serve(set, p);
-    } else if (rc == -ENOMEM && !is_alone(set)) {
+    } else if (rc == -ENOMEM && !is_alone(set) && !has_no_room(set, number)) {
         log_info("%s has no room beside the loaded models: %s", name_of(set, number), err.text);
-        set->needs_room = true;
+        set->needs_room = set->is_checked = true; /* its file was read before */
+        set->checked_number = number;
     } else {
+        if (rc == -ENOMEM && is_alone(set))
+            remember_no_room(set, number, &err);
         fail(set, number, rc, &err);
     }
     server_look(set->options.server);
@@ -220,26 +265,39 @@ static void on_progress(uv_timer_t *timer)
         server_look(set->options.server); /* what waits may have waited too long */
 }
 
-static int load(struct model_set *set, int number, struct error *err)
+/* Starts a loader of the model's file, or at &set->checking one that only checks it. */
+static int start_loader(struct model_set *set, struct loader **l, int number, void (*done)(void *context),
+                        struct error *err)
 {
-    struct place *p = place_of(set, NONE);
     const char *file = set->dir.entries[number].file;
     struct loader_options options = {.cfg = set->options.cfg,
                                      .path = file,
+                                     .check = l == &set->checking,
                                      .wake = server_wake,
                                      .wake_context = set->options.server,
-                                     .done = on_loaded,
+                                     .done = done,
                                      .done_context = set};
-    assert(p && !set->loading && !set->closing);
-    p->loader = calloc(1, sizeof *p->loader);
-    if (!p->loader)
+    assert(!is_busy(set));
+    *l = calloc(1, sizeof **l);
+    if (!*l)
         return error_set(err, -ENOMEM, "%s: out of memory", file);
-    log_info("loading %s", file);
-    int rc = loader_start(p->loader, set->options.loop, &options, err);
+    int rc = loader_start(*l, set->options.loop, &options, err);
     if (rc < 0) {
-        free_place(p);
-        return rc;
+        free(*l);
+        *l = NULL;
     }
+    return rc;
+}
+
+static int load(struct model_set *set, int number, struct error *err)
+{
+    struct place *p = place_of(set, NONE);
+    assert(p);
+    log_info("loading %s", set->dir.entries[number].file);
+    model_dir_look(&set->dir, number);
+    int rc = start_loader(set, &p->loader, number, on_loaded, err);
+    if (rc < 0)
+        return rc;
     p->number = number;
     set->loading = p;
     uv_timer_start(set->timer, on_progress, PROGRESS_MS, PROGRESS_MS);
@@ -248,61 +306,96 @@ static int load(struct model_set *set, int number, struct error *err)
 
 /* --- making room --- */
 
-/* True if a is to go rather than b: without requests, not the first model, not used for longer. */
-static bool goes_before(const struct model_set *set, const struct place *a, const struct place *b)
-{
-    bool a_busy = a->model.n_users, b_busy = b->model.n_users;
-    bool a_first = a->number == set->first, b_first = b->number == set->first;
-    if (a_busy != b_busy)
-        return b_busy;
-    if (a_first != b_first)
-        return b_first;
-    return a->model.idle_ns < b->model.idle_ns;
-}
-
-static struct place *choose_victim(struct model_set *set)
-{
-    struct place *best = NULL;
-    for (int i = 0; i < MODEL_SET_MOST; i++) {
-        struct place *p = &set->places[i];
-        if (is_ready(set, p) && (!best || goes_before(set, p, best)))
-            best = p;
-    }
-    return best;
-}
-
-/* Two decoders cannot both live on a device that one of them fills. */
-static bool is_exclusive(const struct place *p)
+static bool fills_device(const struct place *p)
 {
     struct backend_info info;
     executor_info(p->loader->runtime.executor, &info);
     return info.memory_total > 0;
 }
 
-static bool must_make_room(struct model_set *set)
+/* Two decoders cannot both live on a device that one of them fills, whatever else is loaded. */
+static struct place *choose_victim(struct model_set *set)
 {
-    if (set->needs_room || !place_of(set, NONE))
-        return true;
-    struct place *p = choose_victim(set);
-    return p && is_exclusive(p);
+    struct model_room_candidate c[MODEL_SET_MOST] = {0};
+    for (int i = 0; i < MODEL_SET_MOST; i++) {
+        const struct place *p = &set->places[i];
+        if (is_ready(set, p))
+            c[i] = (struct model_room_candidate){.ready = true,
+                                                 .fills = fills_device(p),
+                                                 .busy = p->model.n_users,
+                                                 .first = p->number == set->first,
+                                                 .idle_ns = p->model.idle_ns};
+    }
+    int best = model_room_choose(c, MODEL_SET_MOST, set->needs_room || !place_of(set, NONE));
+    return best < 0 ? NULL : &set->places[best];
 }
 
-/* Closes a model for the wanted one, or asks one to leave. False: there is none. */
-static bool make_room(struct model_set *set)
+/* Closes a model for the wanted one, or asks it to leave. */
+static void make_room(struct model_set *set, struct place *victim)
 {
-    if (!set->victim) {
-        set->victim = choose_victim(set);
-        if (set->victim && set->victim->model.n_users)
-            log_info("%s takes no more requests: %s has no room beside it", name_of(set, set->victim->number),
-                     name_of(set, set->wanted));
-    }
-    if (!set->victim)
-        return false;
-    if (!set->victim->model.n_users) {
-        close_place(set, set->victim);
+    if (!set->victim && victim->model.n_users)
+        log_info("%s takes no more requests: %s has no room beside it", name_of(set, victim->number),
+                 name_of(set, set->wanted));
+    set->victim = victim;
+    if (!victim->model.n_users) {
+        close_place(set, victim);
         set->needs_room = false; /* it is tried again */
     }
-    return true;
+}
+
+/* Refuses a model that is larger than the whole device: closing the one that fills it does not help. */
+static int check_size(struct model_set *set, const struct loader *l, struct error *err)
+{
+    struct backend_info info = {0};
+    const struct place *victim = choose_victim(set);
+    if (victim)
+        executor_info(victim->loader->runtime.executor, &info);
+    size_t size = gguf_file_size(model_gguf(l->runtime.model));
+    if (!info.memory_total || size <= info.memory_total)
+        return 0;
+    return error_set(err, -ENOMEM, "%s has %zu MiB, the device has only %llu", l->path, size >> 20,
+                     (unsigned long long)(info.memory_total >> 20));
+}
+
+static void on_checked(void *context)
+{
+    struct model_set *set = context;
+    struct loader *l = set->checking;
+    struct error err = {0};
+    int rc = loader_finish(l, &err), number = set->checked_number;
+    set->checking = NULL;
+    if (rc == 0 && !set->stopping)
+        rc = check_size(set, l, &err);
+    loader_close(l);
+    free(l);
+    if (set->stopping)
+        return;
+    if (rc == 0)
+        set->is_checked = true;
+    else
+        fail(set, number, rc, &err);
+    server_look(set->options.server);
+}
+
+/* Reads the file: one that is no model takes no other's place. */
+static int check(struct model_set *set, int number, struct error *err)
+{
+    set->checked_number = number;
+    return start_loader(set, &set->checking, number, on_checked, err);
+}
+
+/* Sees to the wanted model, which is not there: checks it, makes room for it or loads it. */
+static int advance(struct model_set *set, int number, struct error *err)
+{
+    struct place *victim = set->victim ? set->victim : choose_victim(set);
+    if (!victim)
+        return load(set, number, err);
+    if (has_no_room(set, number))
+        return error_set(err, -ENOMEM, "%s", figures_of(set, number)->no_room.why);
+    if (!set->is_checked || set->checked_number != number)
+        return check(set, number, err);
+    make_room(set, victim);
+    return 0;
 }
 
 /* Loads what has been waited for longest. Models stay until it is known that they are in its way. */
@@ -311,7 +404,7 @@ static void fetch(struct model_set *set)
     int number = server_wanted_model(set->options.server);
     if (number != set->wanted) {
         set->wanted = number;
-        set->needs_room = false;
+        set->needs_room = set->is_checked = false;
         bool left = set->victim != NULL;
         set->victim = NULL;
         if (left) /* some may wait for the one that need not go any more */
@@ -319,10 +412,8 @@ static void fetch(struct model_set *set)
     }
     if (number == NONE || place_of(set, number))
         return;
-    if (must_make_room(set) && make_room(set))
-        return;
     struct error err = {0};
-    int rc = load(set, number, &err);
+    int rc = advance(set, number, &err);
     if (rc < 0) {
         fail(set, number, rc, &err);
         server_look(set->options.server);
@@ -377,9 +468,9 @@ static void look(struct model_set *set)
     if (set->stopping || !set->served)
         return;
     set->failed = NONE; /* those that waited have been told */
-    if (!set->loading && !set->closing)
+    if (!is_busy(set))
         fetch(set);
-    if (!set->loading && !set->closing)
+    if (!is_busy(set))
         close_idle(set, now_ns);
     set_timer(set, now_ns);
 }
@@ -418,9 +509,11 @@ static struct server_model *get(void *context, int number, struct api_error *e)
     struct place *p = place_of(set, number);
     if (is_ready(set, p) && p != set->victim)
         return &p->model;
-    if (number == set->failed)
-        api_fail(e, set->why.code == -ENOMEM ? 503 : 500, "internal", NULL,
-                 "model %.100s cannot be loaded: %s", name_of(set, number), set->why.text);
+    if (number != set->failed)
+        return NULL;
+    e->retry_after_s = set->why.code == -ENOMEM ? RETRY_S : 0;
+    api_fail(e, set->why.code == -ENOMEM ? 503 : 500, "internal", NULL, "model %.100s cannot be loaded: %s",
+             name_of(set, number), set->why.text);
     return NULL;
 }
 
@@ -584,7 +677,7 @@ bool model_set_close(struct model_set *set)
         loader_close(p->loader); /* what it has cached reaches the disk, whatever is being loaded */
         free_place(p);
     }
-    if (set->loading)
+    if (set->loading || set->checking)
         return false;
     free_set(set);
     return true;

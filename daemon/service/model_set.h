@@ -4,9 +4,10 @@
  * without ".gguf". One is loaded when a request names it: beside the others if it fits. If not, and on a
  * device that one decoder fills, others make room: one without requests first, the one idle for longest, else
  * the one used least recently, which takes no more requests and is closed after its last. So two models that
- * do not fit together serve in turns, each for all requests that came before the first of the other. A model
- * that no request has had for model_ttl_s is closed; the first one, which is loaded at start and which
- * requests without a name run on, only makes room.
+ * do not fit together serve in turns, each for all requests that came before the first of the other. None
+ * makes room for a file that is no model, which is read before, nor for a model that lately did not fit
+ * alone. A model that no request has had for model_ttl_s is closed; the first one, which is loaded at start
+ * and which requests without a name run on, only makes room.
  *
  * One thing is loaded or closed at a time. Thread: loop; loading has a thread of its own (loader.h), closing
  * the pool's. Memory: entries live until model_set_close(), as numbers name them. */

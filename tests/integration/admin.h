@@ -69,7 +69,7 @@ static inline void admin_limit_memory(size_t more)
     }
     fclose(f);
     rlim_t most = kb * 1024 + more;
-    cr_assert_eq(prlimit(daemon_.pid, RLIMIT_DATA, &(struct rlimit){most, most}, NULL), 0);
+    cr_assert_eq(prlimit(daemon_.pid, RLIMIT_DATA, &(struct rlimit){most, RLIM_INFINITY}, NULL), 0);
 }
 
 static inline struct reply admin_get(void)

@@ -468,6 +468,61 @@ Test(models, the_wait_for_a_model_has_the_limits_of_the_queue)
     finish_crowd(&crowd);
 }
 
+/* ---- models that cannot be had ---- */
+
+/* As many as are loaded at once, and one more that is none. */
+Test(models, a_file_that_is_no_model_takes_no_others_place)
+{
+    char name[16], body[64], log_words[] = "b14 is unloaded";
+    start(NULL, NULL);
+    for (int i = 0; i < 15; i++) {
+        snprintf(name, sizeof name, "b%d.gguf", i);
+        admin_copy(QWEN, name, SIZE_MAX);
+        snprintf(body, sizeof body, "{\"model\":\"b%d\",\"prompt\":[1],\"max_tokens\":1}", i);
+        expect_reply("/generate", body, 200, "");
+    }
+    expect_reply("/generate", STORY("broken", ""), 500, "model broken cannot be loaded");
+    wait_state("b0", "ready");
+    char *log = daemon_read_log();
+    cr_assert(!strstr(log, "is unloaded"), "%s", log);
+    free(log);
+    expect_reply("/generate", STORY("b", ",\"max_tokens\":1"), 200, "");
+    wait_state("b0", "file");
+    log = daemon_read_log();
+    cr_assert(!strstr(log, log_words), "%s", log);
+    free(log);
+    finish();
+}
+
+Test(models, one_that_does_not_fit_alone_takes_no_others_place_twice)
+{
+    char self[512], command[1024];
+    admin_open();
+    admin_copy(QWEN, "a.gguf", SIZE_MAX);
+    snprintf(self, sizeof self, "%s", HEARTHD_BINARY);
+    snprintf(command, sizeof command,
+             "%s/mkmodel --shape tiny-qwen3-deep --quant f32 --layers 400 --out %s/b.gguf", dirname(self),
+             admin_dir);
+    cr_assert_eq(system(command), 0, "%s", command);
+    daemon_start(
+        (const char *[]){"--model", "", "--models", admin_dir, "--slots", "1", "--kv-memory", "64M", NULL});
+    admin_limit_memory(16 << 20); /* with a's place b, of 47 MB, still lacks some */
+    expect_reply("/generate", STORY("b", ",\"max_tokens\":1"), 503, "model b cannot be loaded");
+    wait_state("a", "file");
+    admin_limit_memory(256 << 20);
+    expect_reply("/generate", STORY("a", ",\"max_tokens\":1"), 200, "\"model\":\"a\"");
+    admin_limit_memory(16 << 20);
+    struct reply r = post("/generate", STORY("b", ",\"max_tokens\":1"));
+    cr_assert_eq(r.status, 503, "%d: %s", r.status, r.body);
+    cr_assert(strstr(r.raw, "Retry-After: 30"), "%s", r.raw);
+    reply_free(&r);
+    char *log = daemon_read_log(), *gone = strstr(log, "a is unloaded");
+    cr_assert(gone && !strstr(gone + 1, "a is unloaded"), "%s", log);
+    free(log);
+    expect_reply("/generate", STORY("a", ",\"max_tokens\":1"), 200, "\"model\":\"a\"");
+    finish();
+}
+
 /* ---- the end ---- */
 
 Test(models, sigterm_while_requests_wait_for_their_model_leaves_in_order)

@@ -117,6 +117,46 @@ Test(model_dir, more_names_than_have_room_are_counted)
     temporary_dir_remove(dir);
 }
 
+Test(model_dir, of_two_files_with_one_name_one_is_taken_always_the_same)
+{
+    struct model_dir d;
+    begin();
+    make("a-00001-of-00001.gguf");
+    cr_assert_eq(model_dir_open(&d, dir, NULL), 0);
+    expect_names(&d, "a, b, big");
+    int a = model_dir_find(&d, "a");
+    cr_assert(strstr(d.entries[a].file, "/a-00001-of-00001.gguf"), "%s", d.entries[a].file);
+    model_dir_read(&d);
+    cr_assert_eq(model_dir_find(&d, "a"), a);
+    unlink(path_of("a-00001-of-00001.gguf"));
+    model_dir_read(&d);
+    a = model_dir_find(&d, "a");
+    cr_assert(strstr(d.entries[a].file, "/a.gguf"), "%s", d.entries[a].file);
+    char *other = strdup(path_of("elsewhere"));
+    cr_assert_eq(mkdir(other, 0700), 0);
+    make("elsewhere/a.gguf");
+    free(other);
+    int far = model_dir_add(&d, path_of("elsewhere/a.gguf"));
+    cr_assert_eq(model_dir_find(&d, "a"), far);
+    model_dir_read(&d);
+    cr_assert_eq(model_dir_find(&d, "a"), far);
+    expect_names(&d, "a, b, big");
+    model_dir_free(&d);
+    temporary_dir_remove(dir);
+}
+
+Test(model_dir, a_name_that_is_no_utf8_is_left_out)
+{
+    struct model_dir d;
+    begin();
+    make("\xff\xfe.gguf");
+    make("\xc3\xa4.gguf");
+    cr_assert_eq(model_dir_open(&d, dir, NULL), 0);
+    expect_names(&d, "a, b, big, \xc3\xa4");
+    model_dir_free(&d);
+    temporary_dir_remove(dir);
+}
+
 Test(model_dir, a_directory_that_is_none_is_named)
 {
     struct model_dir d;
