@@ -2,9 +2,13 @@
 #include "cgroup.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
@@ -31,10 +35,78 @@ int memory_take(struct memory_block *b, size_t size, const char *what, struct er
     return 0;
 }
 
+/* --- promises --- */
+
+#define PAGE_HELD  (UINT64_C(3) << 62) /* of an entry of pagemap: the page is in memory or swapped out */
+#define PAGES_READ 4096
+
+static struct promise {
+    const uint8_t *data;
+    size_t size;
+    struct promise *next;
+} * promises;
+static pthread_mutex_t promises_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void memory_promise(const struct memory_block *b)
+{
+    struct promise *p = malloc(sizeof *p);
+    if (!p)
+        return;
+    pthread_mutex_lock(&promises_lock);
+    *p = (struct promise){.data = b->data, .size = b->size, .next = promises};
+    promises = p;
+    pthread_mutex_unlock(&promises_lock);
+}
+
+static void forget(const struct memory_block *b)
+{
+    pthread_mutex_lock(&promises_lock);
+    struct promise **at = &promises;
+    while (*at && (*at)->data != b->data)
+        at = &(*at)->next;
+    struct promise *p = *at;
+    if (p)
+        *at = p->next;
+    pthread_mutex_unlock(&promises_lock);
+    free(p);
+}
+
+static uint64_t untouched(int pagemap, const struct promise *p)
+{
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), n = p->size / page, n_held = 0;
+    uint64_t entries[PAGES_READ], first = (uintptr_t)p->data / page;
+    for (uint64_t i = 0; i < n;) {
+        uint64_t ask = n - i < PAGES_READ ? n - i : PAGES_READ;
+        ssize_t got = pread(pagemap, entries, ask * sizeof *entries, (off_t)((first + i) * sizeof *entries));
+        if (got < (ssize_t)sizeof *entries)
+            break;
+        size_t n_got = (size_t)got / sizeof *entries;
+        for (size_t k = 0; k < n_got; k++)
+            n_held += (entries[k] & PAGE_HELD) != 0;
+        i += n_got;
+    }
+    return p->size - n_held * page;
+}
+
+uint64_t memory_promised(void)
+{
+    uint64_t sum = 0;
+    int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    pthread_mutex_lock(&promises_lock);
+    for (const struct promise *p = promises; p; p = p->next)
+        sum += untouched(pagemap, p);
+    pthread_mutex_unlock(&promises_lock);
+    if (pagemap >= 0)
+        close(pagemap);
+    return sum;
+}
+
 void memory_give(struct memory_block *b)
 {
-    if (b->data)
+    if (b->data) {
+        forget(b);
         munmap(b->data, b->size);
+    }
     *b = (struct memory_block){0};
 }
 
@@ -56,5 +128,8 @@ static uint64_t meminfo_available(void)
 uint64_t memory_available(void)
 {
     uint64_t system = meminfo_available(), group = cgroup_memory_available("");
-    return system < group ? system : group;
+    uint64_t most = system < group ? system : group, promised = memory_promised();
+    if (most == UINT64_MAX)
+        return most;
+    return most > promised ? most - promised : 0;
 }

@@ -1,6 +1,6 @@
 /* memory.h - large blocks of memory mapped from the system, and the memory that is available.
- * Thread: any; a block belongs to its owner, and no state is kept. Memory: a block lives from memory_take()
- * to memory_give(). */
+ * Thread: any; a block belongs to its owner, and the process keeps a list of those that are promised. Memory:
+ * a block lives from memory_take() to memory_give(). */
 #pragma once
 #include "error.h"
 
@@ -23,7 +23,12 @@ struct memory_block {
  * for huge pages. Returns 0 or -ENOMEM. */
 int memory_take(struct memory_block *b, size_t size, const char *what, struct error *err);
 void memory_give(struct memory_block *b); /* unmaps it; an empty block is fine */
+/* All of the block will be used, though perhaps much later: until it is touched memory_available() leaves
+ * room for it. Holds until memory_give(). Without memory for the note it is not promised. */
+void memory_promise(const struct memory_block *b);
+/* Bytes of promised blocks that were not touched yet (/proc/self/pagemap; where that cannot be read, all). */
+uint64_t memory_promised(void);
 
 /* The bytes that a new allocation can use: the system's MemAvailable, bounded by the cgroup limits of this
- * process. UINT64_MAX when neither is known. */
+ * process, less what is promised. UINT64_MAX when neither is known. */
 uint64_t memory_available(void);

@@ -325,8 +325,10 @@ static int load_int8(struct decoder *d, const struct model_config *c, struct err
         rc = delta_open(&d->delta, d->graph, &d->weights, d->cfg.n_slots + d->n_snapshots, err);
     if (rc == 0)
         rc = memory_take(&d->kv, d->n_pages * page, "the KV cache", err);
-    if (rc == 0)
+    if (rc == 0) {
+        memory_promise(&d->kv); /* its pages are touched one by one */
         rc = ahead_open(&d->ahead, &d->kv, err);
+    }
     if (rc == 0)
         rc = memory_take(&d->transfer, transfer, "page transfers", err);
     if (rc == 0)

@@ -66,8 +66,10 @@ int delta_open(struct delta_net *d, const struct graph *g, const struct weights 
         return 0;
     int rc =
         memory_take(&d->states, n_states * delta_state_size(&d->shape, d->n_layers), "recurrent states", err);
-    if (rc == 0)
+    if (rc == 0) {
+        memory_promise(&d->states); /* those of snapshots are touched when they are used */
         rc = memory_take(&d->taps, d->n_layers * taps_floats(&d->shape) * sizeof(float), "convolutions", err);
+    }
     for (uint32_t i = 0; i < g->n_nodes && rc == 0; i++)
         if (g->nodes[i].op == GRAPH_SSM_CONV)
             take_taps(d, g->nodes[i].cache, w->vectors[g->nodes[i].gain]);

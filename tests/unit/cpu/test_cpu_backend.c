@@ -1,4 +1,5 @@
 /* The cpu backend's promise: the same bits however the work is cut, and nothing done on a bad index. */
+#include "base/memory.h"
 #include "support/decoder_run.h"
 #include "support/made_model.h"
 #include "support/sanitized.h"
@@ -871,4 +872,21 @@ Test(cpu_backend, exact_arithmetic_agrees_with_int8_to_its_error)
     cr_assert(sqrt(differences / squares) < 0.04, "%g", sqrt(differences / squares));
     free(a);
     free(b);
+}
+
+/* Pages of a KV cache are touched when they are used: until then they look free. */
+Test(cpu_backend, memory_promised_to_one_kv_cache_is_not_promised_to_another)
+{
+    struct model *m = NULL;
+    struct executor *x = NULL, *y = NULL;
+    struct error err = {0};
+    cr_assert_eq(model_open(&m, files[2], NULL), 0);
+    struct backend_config cfg = {.n_slots = 1, .n_ctx = 64, .n_threads = 1, .isa = "auto"};
+    cfg.kv_memory = memory_available() / 10 * 7;
+    cr_assert_eq(executor_open(&x, EXECUTOR_PERSISTENT, &cpu_backend, &cfg, m, &err), 0, "%s", err.text);
+    cr_assert_eq(executor_open(&y, EXECUTOR_PERSISTENT, &cpu_backend, &cfg, m, &err), -ENOMEM);
+    executor_close(x);
+    cr_assert_eq(executor_open(&y, EXECUTOR_PERSISTENT, &cpu_backend, &cfg, m, &err), 0, "%s", err.text);
+    executor_close(y);
+    model_close(m);
 }
