@@ -173,6 +173,9 @@ static void put_models(struct buf *out, const struct http_server *s)
 {
     struct model_view v;
     struct engine_stats e;
+    struct api_error none = {0};
+    const struct generator *g = s->generator;
+    int first = g->source ? g->source->find(g->source_context, "", &none) : 0;
     const char *comma = "";
     buf_puts(out, ",\"models\":[");
     for (int i = 0; generator_next_model(s->generator, &i, &v); comma = ",") {
@@ -182,10 +185,11 @@ static void put_models(struct buf *out, const struct http_server *s)
         buf_printf(out, "%s{\"name\":", comma);
         json_put_str(out, v.name);
         buf_printf(out,
-                   ",\"state\":\"%s\",\"running\":%u,\"waiting\":%u,\"loads\":%llu,\"failed_loads\":%llu,"
+                   ",\"default\":%s,\"state\":\"%s\",\"running\":%u,\"waiting\":%u,\"loads\":%llu,\"failed_"
+                   "loads\":%llu,"
                    "\"unloads_in_ms\":",
-                   v.state, e.running, e.waiting, (unsigned long long)v.n_loads,
-                   (unsigned long long)v.n_failed);
+                   i - 1 == first ? "true" : "false", v.state, e.running, e.waiting,
+                   (unsigned long long)v.n_loads, (unsigned long long)v.n_failed);
         if (v.unloads_in_ms)
             buf_printf(out, "%llu}", (unsigned long long)v.unloads_in_ms);
         else

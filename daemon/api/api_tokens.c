@@ -47,13 +47,14 @@ static int read_prompt_text(struct field_reader *r, const struct field *f, const
 static const struct field tokenize_fields[] = {
     {.name = "content", .kind = FIELD_CUSTOM, .read = read_content},
     {.name = "prompt", .kind = FIELD_CUSTOM, .read = read_prompt_text},
-    {.name = "model", .kind = FIELD_IGNORED},
+    {.name = "model", .kind = FIELD_IGNORED}, /* it was found before */
     {.name = "add_special", .kind = FIELD_BOOL, .offset = AT(add_special)},
     {.name = "add_special_tokens", .kind = FIELD_BOOL, .offset = AT(add_special)},
     {.name = "parse_special", .kind = FIELD_BOOL, .offset = AT(parse_special)},
     {0},
 };
 static const struct field detokenize_fields[] = {
+    {.name = "model", .kind = FIELD_IGNORED},
     {.name = "tokens", .kind = FIELD_CUSTOM, .read = read_tokens},
     {0},
 };
@@ -76,7 +77,8 @@ static json_t *read_body(struct request *r, const struct field *fields, const st
 
 static void answer(struct request *r)
 {
-    generator_give_model(r->server->generator, r->model);
+    if (r->model)
+        generator_give_model(r->server->generator, r->model);
     r->model = NULL;
     request_drop_body(r);
     if (!r->connection || r->gone)
@@ -130,6 +132,35 @@ static void answer_long(struct request *r)
     answer(r);
 }
 
+struct text_work { /* the request's context */
+    char model[256];
+    void (*work)(struct request *r);
+};
+
+static void read_model(struct request *r)
+{
+    struct text_work *t = r->context;
+    if (r->server->generator->source)
+        generation_read_model(r, t->model, sizeof t->model);
+}
+
+static bool take_model(struct request *r)
+{
+    const struct text_work *t = r->context;
+    if (r->connection && !r->error.status)
+        r->model = generator_take_loaded(r->server->generator, t->model, &r->error);
+    return r->model;
+}
+
+static void begin_long(struct request *r)
+{
+    const struct text_work *t = r->context;
+    if (take_model(r))
+        request_wait_for(r, POOL_TEXT, t->work, answer_long);
+    else
+        answer_long(r);
+}
+
 /* On the spot, or when the body is large on the pool, as one of those that queue_limit lets wait. */
 static void work_on(struct request *r, void (*work)(struct request *))
 {
@@ -140,12 +171,22 @@ static void work_on(struct request *r, void (*work)(struct request *))
         request_fail(r, &r->error);
         return;
     }
-    r->model = generator_take_model(s->generator);
+    struct text_work *t = arena_zalloc(&r->arena, sizeof *t);
+    if (!t) {
+        api_out_of_memory(&r->error);
+        request_drop_body(r);
+        request_fail(r, &r->error);
+        return;
+    }
+    t->work = work;
+    r->context = t;
     if (is_long) {
         s->generator->n_texts++;
-        request_wait_for(r, POOL_TEXT, work, answer_long);
+        request_wait_for(r, POOL_TEXT, read_model, begin_long);
     } else {
-        work(r);
+        read_model(r);
+        if (take_model(r))
+            work(r);
         answer(r);
     }
 }

@@ -257,6 +257,8 @@ extern const struct dialect dialect_generate, dialect_completions, dialect_chat,
 /* Rows that every dialect knows: /generate's own. */
 extern const struct field generate_fields[];
 int read_prompt(struct field_reader *r, const struct field *f, const json_t *value);
+/* The model that the body names, "" where it names none or null; r->error where that is no string. */
+void generation_read_model(struct request *r, char *name, size_t room);
 /* The name of the model, which was found before. */
 int read_model_name(struct field_reader *r, const struct field *f, const json_t *value);
 /* max_tokens, under any of its names; given under two names it must be the same. */

@@ -34,11 +34,21 @@ static void read_limit(struct generation *g)
     g->model_late_ns = g->model_limit_ms ? r->accepted_ns + g->model_limit_ms * MS : 0;
 }
 
+void generation_read_model(struct request *r, char *name, size_t room)
+{
+    const char *value;
+    size_t n;
+    name[0] = '\0';
+    if (json_member_text(r->body, r->body_len, "model", name, room))
+        return;
+    if (json_member_find(r->body, r->body_len, "model", &value, &n) && *value != 'n')
+        api_invalid(&r->error, "model", "model must be a string");
+}
+
 static void read_name(struct request *r)
 {
     struct generation *g = r->context;
-    if (!json_member_text(r->body, r->body_len, "model", g->model_name, sizeof g->model_name))
-        g->model_name[0] = '\0';
+    generation_read_model(r, g->model_name, sizeof g->model_name);
     read_limit(g);
 }
 
@@ -80,7 +90,7 @@ static void found(struct request *r)
     struct generator *s = g->server->generator;
     struct server_model *m = NULL;
     bool given_up = !r->connection || g->cancelled || g->refused;
-    if (!given_up)
+    if (!given_up && !r->error.status)
         g->awaited = s->source->find(s->source_context, g->model_name, &r->error);
     if (!given_up && !r->error.status)
         m = s->source->get(s->source_context, g->awaited, &r->error);

@@ -172,6 +172,20 @@ struct server_model *generator_take_model(struct generator *g)
     return g->model;
 }
 
+struct server_model *generator_take_loaded(struct generator *g, const char *name, struct api_error *e)
+{
+    if (!g->source || !name[0])
+        return generator_take_model(g);
+    int number = g->source->find(g->source_context, name, e);
+    struct server_model *m = number < 0 ? NULL : g->source->get(g->source_context, number, e);
+    if (m)
+        m->n_users++;
+    else if (!e->status)
+        api_fail(e, 409, "not_loaded", "model",
+                 "model %.100s is not loaded: a generation that names it loads it", name);
+    return m;
+}
+
 void generator_give_model(struct generator *g, struct server_model *m)
 {
     assert(m->n_users > 0 && (g->source || m == g->model || m == g->leaving));

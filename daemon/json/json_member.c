@@ -35,9 +35,22 @@ static size_t skip_value(const char *s, size_t len, size_t at)
     return at;
 }
 
+/* True if [s, s + n), a string with its quotes, is the name; it may be written with escapes. */
+static bool is_name(const char *s, size_t n, const char *name)
+{
+    size_t len = strlen(name);
+    if (!memchr(s, '\\', n))
+        return n == len + 2 && !memcmp(s + 1, name, len);
+    json_t *text = n <= 6 * len + 2 ? json_loadb(s, n, JSON_DECODE_ANY, NULL) : NULL;
+    const char *word = json_string_value(text);
+    bool is = word && !strcmp(word, name);
+    json_decref(text);
+    return is;
+}
+
 bool json_member_find(const char *s, size_t len, const char *name, const char **value, size_t *n)
 {
-    size_t at = skip_blanks(s, len, 0), name_len = strlen(name);
+    size_t at = skip_blanks(s, len, 0);
     if (at >= len || s[at] != '{')
         return false;
     do {
@@ -45,7 +58,7 @@ bool json_member_find(const char *s, size_t len, const char *name, const char **
         if (key >= len || s[key] != '"')
             return false;
         at = skip_string(s, len, key + 1);
-        bool same = at - key == name_len + 2 && !memcmp(s + key + 1, name, name_len);
+        bool same = is_name(s + key, at - key, name);
         at = skip_blanks(s, len, at);
         if (at >= len || s[at] != ':')
             return false;

@@ -205,6 +205,44 @@ Test(models, a_directory_without_a_model_ends_the_start)
     admin_close();
 }
 
+Test(models, a_name_is_found_however_it_is_written_and_must_be_a_string)
+{
+    start(NULL, NULL);
+    expect_reply("/generate", "{\"m\\u006fdel\":\"b\",\"prompt\":[1],\"max_tokens\":1}", 200,
+                 "\"model\":\"b\"");
+    expect_reply("/v1/messages", "{\"model\":7,\"messages\":[],\"max_tokens\":1}", 400,
+                 "model must be a string");
+    expect_reply("/api/chat", "{\"model\":[\"b\"],\"messages\":[]}", 400, "model must be a string");
+    finish();
+}
+
+Test(models, texts_are_those_of_the_model_they_name)
+{
+    start(NULL, NULL);
+    admin_make_model("tiny-llama3", "b.gguf"); /* its context is another */
+    expect_reply("/tokenize", "{\"model\":\"zz\",\"content\":\"Once upon\"}", 404, "no model zz");
+    expect_reply("/tokenize", "{\"model\":\"b\",\"content\":\"Once upon\"}", 409, "model b is not loaded");
+    expect_reply("/generate", STORY("b", ",\"max_tokens\":1"), 200, "");
+    struct reply a = post("/tokenize", "{\"model\":\"a\",\"prompt\":\"Once upon\"}"),
+                 b = post("/tokenize", "{\"model\":\"b\",\"prompt\":\"Once upon\"}"),
+                 none = post("/tokenize", "{\"prompt\":\"Once upon\"}");
+    cr_assert(a.status == 200 && b.status == 200, "%s %s", a.body, b.body);
+    cr_assert_str_eq(a.body, none.body);
+    cr_assert_str_neq(a.body, b.body);
+    char *body = malloc(6000);
+    snprintf(body, 6000, "{\"content\":\"%5000d\",\"model\":\"zz\"}", 1);
+    expect_reply("/tokenize", body, 404, "no model zz");
+    snprintf(body, 6000, "{\"content\":\"%5000d\",\"model\":\"b\"}", 1);
+    expect_reply("/tokenize", body, 200, "tokens");
+    expect_reply("/detokenize", "{\"model\":\"b\",\"tokens\":[1,22]}", 200, "content");
+    expect_reply("/detokenize", "{\"model\":\"zz\",\"tokens\":[1,22]}", 404, "no model zz");
+    free(body);
+    reply_free(&a);
+    reply_free(&b);
+    reply_free(&none);
+    finish();
+}
+
 /* ---- side by side ---- */
 
 static struct reply read_reply(int fd)
@@ -263,6 +301,8 @@ Test(models, one_that_is_idle_is_unloaded_and_comes_back)
     long long tokens = stat_number("tokens.generated");
     wait_state("b", "file");
     wait_state("a", "ready");
+    expect_get("/stats", "{\"name\":\"a\",\"default\":true,\"state\":\"ready\"");
+    expect_get("/stats", "{\"name\":\"b\",\"default\":false,\"state\":\"file\"");
     cr_assert_eq(stat_number("tokens.generated"), tokens, "what was counted stays counted");
     char *after = ask(STORY("b", ",\"max_tokens\":8"), "text");
     cr_assert_str_eq(before, after);
@@ -314,7 +354,7 @@ static int begin_long_stream_on(const char *model, struct reply *r)
     int fd = client_connect(daemon_.port);
     snprintf(body, sizeof body,
              "{\"model\":\"%s\",\"prompt\":[1,22,29,36,43],\"temperature\":0,\"ignore_eos\":true,"
-             "\"max_tokens\":16000,\"stream\":true}",
+             "\"max_tokens\":16000,\"stream\":true,\"queue_timeout_ms\":0}",
              model);
     client_request(fd, "POST", "/generate", ADMIN_KEY, body);
     *r = (struct reply){0};

@@ -69,3 +69,12 @@ Test(json_member, a_text_cut_anywhere_is_read_to_its_end_and_not_further)
         free(cut);
     }
 }
+
+Test(json_member, a_name_may_be_written_with_escapes)
+{
+    static const char body[] = "{\"\\u006dode\":1,\"m\\u006f\\u0064el\":\"x\",\"\\\"model\":\"y\"}";
+    char out[8];
+    cr_assert(json_member_text(body, sizeof body - 1, "model", out, sizeof out));
+    cr_assert_str_eq(out, "x");
+    cr_assert_not(json_member_text("{\"m\\u00zz\":\"x\"}", 15, "model", out, sizeof out));
+}
