@@ -253,7 +253,9 @@ DAEMON_TEST(several, one_that_does_not_fit_refuses_all_by_name)
     text[257 * 4 - 1] = 0;
     cr_assert_gt(asprintf(&body, "{\"prompt\":[%s]}", text), 0);
     expect_words(post(COMPLETE, body), 400, "invalid_request", "at most 256 prompts");
-    strcpy(strrchr(body, ','), "],\"n\":2}"); /* 256 of them */
+    free(body);
+    text[256 * 4 - 1] = 0;
+    cr_assert_gt(asprintf(&body, "{\"prompt\":[%s],\"n\":2}", text), 0);
     expect_words(post(COMPLETE, body), 400, "invalid_request", "times n, 2, must be at most 256 texts");
     free(body);
     free(text);
