@@ -1,5 +1,6 @@
 #include "sampling.h"
 #include "generation.h"
+#include "model/model.h"
 #include "toolcall/toolcall_writing.h"
 
 #include <errno.h>
@@ -244,8 +245,8 @@ static int make_breakers(struct generation *g, struct sampling *s, struct api_er
     const struct tokenizer *t = g->model->tokenizer;
     const char *const *texts = s->has_breakers ? s->breakers : usual;
     uint32_t n = s->has_breakers ? s->n_breakers : sizeof usual / sizeof *usual,
-             n_vocab = tokenizer_n_vocab(t);
-    uint32_t *single = arena_zalloc(g->arena, (n_vocab + 31) / 32 * sizeof *single);
+             n_vocab = tokenizer_n_vocab(t), n_rows = model_config(g->model->model)->n_vocab;
+    uint32_t *single = arena_zalloc(g->arena, (n_rows + 31) / 32 * sizeof *single);
     struct sampler_tokens *several = arena_array(g->arena, n, sizeof *several);
     if (!single || !several)
         return api_out_of_memory(err);
