@@ -1,6 +1,5 @@
 #include "sampling.h"
 #include "generation.h"
-#include "model/model.h"
 #include "toolcall/toolcall_writing.h"
 
 #include <errno.h>
@@ -245,8 +244,8 @@ static int make_breakers(struct generation *g, struct sampling *s, struct api_er
     const struct tokenizer *t = g->model->tokenizer;
     const char *const *texts = s->has_breakers ? s->breakers : usual;
     uint32_t n = s->has_breakers ? s->n_breakers : sizeof usual / sizeof *usual,
-             n_vocab = tokenizer_n_vocab(t), n_rows = model_config(g->model->model)->n_vocab;
-    uint32_t *single = arena_zalloc(g->arena, (n_rows + 31) / 32 * sizeof *single);
+             n_vocab = tokenizer_n_vocab(t);
+    uint32_t *single = arena_zalloc(g->arena, (n_vocab + 31) / 32 * sizeof *single);
     struct sampler_tokens *several = arena_array(g->arena, n, sizeof *several);
     if (!single || !several)
         return api_out_of_memory(err);
@@ -257,6 +256,7 @@ static int make_breakers(struct generation *g, struct sampling *s, struct api_er
                 single[token / 32] |= 1u << (token % 32);
     }
     s->chain.single = single;
+    s->chain.n_single = n_vocab;
     s->chain.breakers = several;
     for (uint32_t i = 0; i < n; i++) {
         struct sampler_tokens *b = &several[s->chain.n_breakers];

@@ -45,7 +45,7 @@ static int32_t token_at(const struct reversed *r, uint32_t i)
 
 static bool is_single(const struct sampler_chain *c, int32_t token)
 {
-    return c->single && c->single[token / 32] >> (token % 32) & 1;
+    return c->single && (uint32_t)token < c->n_single && c->single[token / 32] >> (token % 32) & 1;
 }
 
 /* The breaker b ends, read forwards, with the i newest tokens behind it: its first token stands at i. */

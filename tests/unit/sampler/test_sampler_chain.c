@@ -38,6 +38,7 @@ static void read_dry(struct sampler_chain *c, const json_t *args)
     c->n_breakers = (uint32_t)json_array_size(given);
     c->breakers = breakers;
     c->single = single;
+    c->n_single = 8 * sizeof single;
     memset(single, 0, sizeof single);
     for (uint32_t i = 0; i < c->n_breakers; i++) {
         breakers[i] =
