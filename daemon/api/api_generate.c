@@ -87,6 +87,20 @@ static int read_prompts(struct field_reader *r, const struct field *f, const jso
     return 0;
 }
 
+/* A list of one prompt is that prompt. */
+static int read_only(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    struct prompt_given given = {0};
+    if (read_one(r, f->name, value, &given) < 0)
+        return -1;
+    p->prompt = given.text;
+    p->prompt_len = given.len;
+    p->ids = given.ids;
+    p->n_ids = given.n_ids;
+    return 0;
+}
+
 int read_prompt(struct field_reader *r, const struct field *f, const json_t *value)
 {
     struct params *p = r->out;
@@ -100,9 +114,8 @@ int read_prompt(struct field_reader *r, const struct field *f, const json_t *val
         return api_invalid(r->err, f->name, "%s must be a string or an array of token ids (got %s)", f->name,
                            field_got(value));
     const json_t *first = json_array_get(value, 0);
-    if (json_is_string(first) || json_is_array(first)) {
-        return json_array_size(value) > 1 ? read_prompts(r, f, value) : read_prompt(r, f, first);
-    }
+    if (json_is_string(first) || json_is_array(first))
+        return json_array_size(value) > 1 ? read_prompts(r, f, value) : read_only(r, f, first);
     return read_ids(r, f->name, value, &p->ids, &p->n_ids);
 }
 

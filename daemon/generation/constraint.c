@@ -195,9 +195,11 @@ static const char *piece(const void *context, int32_t token, uint32_t *len)
     return p.s;
 }
 
-int constraints_open(struct constraints **out, const struct tokenizer *t, size_t room, struct error *err)
+int constraints_open(struct constraints **out, const struct tokenizer *t, uint32_t n_rows, size_t room,
+                     struct error *err)
 {
     const int32_t *ends;
+    uint32_t n_tokens = tokenizer_n_vocab(t) < n_rows ? tokenizer_n_vocab(t) : n_rows;
     struct constraints *c = calloc(1, sizeof *c);
     if (!c)
         return error_set(err, -ENOMEM, "vocabulary: out of memory");
@@ -207,7 +209,7 @@ int constraints_open(struct constraints **out, const struct tokenizer *t, size_t
     if (rc < 0)
         error_set(err, rc, "vocabulary: out of memory");
     if (rc == 0)
-        rc = vocabulary_open(&c->vocabulary, tokenizer_n_vocab(t), piece, c, ends, n_ends, err);
+        rc = vocabulary_open(&c->vocabulary, n_tokens, piece, c, ends, n_ends, err);
     if (rc == 0 && (rc = vocabulary_warm(c->vocabulary)) < 0)
         error_set(err, rc, "vocabulary: out of memory");
     if (rc < 0) {
@@ -575,7 +577,7 @@ static void stop_counting(struct generation *g)
 
 void constraint_leave(struct generation *g)
 {
-    for (uint32_t i = 0; g->grammar && g->choices && i < g->p.n; i++) {
+    for (uint32_t i = 0; g->grammar && g->choices && i < g->p.n * g->n_prompts; i++) {
         matcher_close(g->choices[i].e.constraint);
         g->choices[i].e.constraint = NULL;
     }

@@ -38,8 +38,10 @@ struct constraint { /* of a request's body, while it is read */
 
 extern const struct field constraint_fields[];
 
-/* `room`: the bytes of the cache. -ENOMEM. */
-int constraints_open(struct constraints **out, const struct tokenizer *t, size_t room, struct error *err);
+/* `n_rows`: of the embedding; tokens without a row are never allowed. `room`: the bytes of the cache.
+ * -ENOMEM. */
+int constraints_open(struct constraints **out, const struct tokenizer *t, uint32_t n_rows, size_t room,
+                     struct error *err);
 void constraints_close(struct constraints *c); /* NULL is fine */
 
 /* Finds or compiles the grammar that the request asks for. 0, or -1 with *err, or with g->exceeded: it must

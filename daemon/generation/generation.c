@@ -98,18 +98,29 @@ static bool is_queued(const struct generation *g)
            atomic_load_explicit(&g->choices->e.state, memory_order_acquire) == ENGINE_QUEUED;
 }
 
+/* Tokens of its prompts that the engine has not got. */
+static uint64_t n_unsubmitted(const struct generation *g)
+{
+    uint64_t n = 0;
+    for (uint32_t i = g->n_submitted / g->p.n; i < g->n_prompts; i++)
+        n += g->prompts[i].n_ids;
+    return n;
+}
+
+static uint64_t n_waiting(const struct generation *g)
+{
+    if (g->state != GENERATION_SUBMITTED)
+        return 0;
+    return is_queued(g) ? generation_n_prompt(g) : n_unsubmitted(g);
+}
+
 uint64_t generation_waiting_tokens(const struct generator *s, const struct server_model *m)
 {
     const struct generation *g;
     uint64_t n = 0;
-    LIST_FOREACH(g, &s->generations, link) {
-        if (g->model != m)
-            continue;
-        if (is_queued(g))
-            n += generation_n_prompt(g);
-        else if (g->state == GENERATION_PREPARING)
-            n += g->request->body_len / BYTES_PER_TOKEN + 1;
-    }
+    LIST_FOREACH(g, &s->generations, link)
+        if (g->model == m)
+            n += g->state == GENERATION_PREPARING ? g->request->body_len / BYTES_PER_TOKEN + 1 : n_waiting(g);
     return n;
 }
 
@@ -121,11 +132,11 @@ static int check_queue_tokens(const struct generation *g, struct error *words)
     const struct generation *other;
     uint64_t waiting = 0;
 
-    if (!engine_queue_depth(g->model->engine, 1))
+    if (g->n_prompts == 1 && !engine_queue_depth(g->model->engine, 1))
         return 0;
     LIST_FOREACH(other, &s->generator->generations, link)
-        if (other->model == g->model && is_queued(other))
-            waiting += generation_n_prompt(other);
+        if (other->model == g->model)
+            waiting += n_waiting(other);
     if (waiting == 0 || waiting + generation_n_prompt(g) <= s->cfg->queue_tokens)
         return 0;
     return error_set(words, -EAGAIN,
@@ -146,25 +157,32 @@ static size_t prompt_bytes(const struct generation *g)
 static size_t promised(const struct generation *g)
 {
     const struct engine_request *e = &g->choices->e;
+    if (g->n_prompts > 1) /* kept() counts all */
+        return 0;
     size_t per_token = e->want_logprobs ? sizeof *e->out + e->n_top * sizeof *e->top : 0;
     size_t vector = e->pooling ? engine_n_embedding(g->model->engine) * sizeof *e->embedding : 0;
     return prompt_bytes(g) + g->n_choices * (e->max_tokens * per_token + vector);
 }
 
-/* Bytes that it has kept of its body (names of tools, stop strings, an echo), beside the ids of its prompts,
- * which queue_tokens bounds. Up to SMALL_REQUEST they count for nothing: queue_limit bounds how many wait. */
+/* Bytes that it has kept of its body (names of tools, stop strings, an echo), beside the ids of its prompt,
+ * which queue_tokens bounds, and the room for tokens to come. With several prompts those count too: what is
+ * known of one waits for the last. Up to SMALL_REQUEST they count for nothing: queue_limit bounds how many
+ * wait.
+ */
 static size_t kept(const struct generation *g)
 {
-    size_t n = g->arena->total - g->room - generation_n_prompt(g) * sizeof *g->p.ids;
+    size_t n = g->arena->total;
+    if (g->n_prompts == 1)
+        n -= g->room + generation_n_prompt(g) * sizeof *g->p.ids;
     return n > SMALL_REQUEST ? n : 0;
 }
 
 static const char *held_for(const struct generation *g, size_t promise, size_t grammar, size_t own)
 {
-    if (own)
-        return "the request";
     if (g->dialect->embeds)
         return "vectors";
+    if (own)
+        return "the request";
     if (!grammar)
         return "log-probabilities";
     return promise ? "log-probabilities and a compiled grammar" : "a compiled grammar";
@@ -214,8 +232,9 @@ static void submit_more(struct generation *g)
         uint32_t at_work = g->n_running - (g->n_choices - g->n_submitted);
         if (at_work && at_work + g->p.n > n_slots)
             return;
-        if (submit_prompt(g, NULL) < 0)
-            end_unsubmitted(g, ENGINE_FAULT);
+        g->late_rc = submit_prompt(g, &g->late);
+        if (g->late_rc < 0)
+            end_unsubmitted(g, ENGINE_CANCELLED);
     }
 }
 
@@ -507,7 +526,9 @@ static void fail_late(struct generation *g, const char *limit, uint64_t ms, cons
 static void fail_in_queue(struct generation *g)
 {
     const struct engine_request *e = &g->choices->e;
-    if (e->queue_deadline_ns && e->done_ns >= e->queue_deadline_ns)
+    if (e->started_ns) /* a later prompt of several has waited too long */
+        fail_late(g, "timeout_ms", generation_timeout_ms(g), "all prompts could run");
+    else if (e->queue_deadline_ns && e->done_ns >= e->queue_deadline_ns)
         fail_late(g, "queue_timeout_ms", generation_queue_timeout_ms(g), "the request could run");
     else
         fail_late(g, "timeout_ms", generation_timeout_ms(g), "the request could run");
@@ -548,6 +569,10 @@ static bool finish_badly(struct generation *g)
     struct error words = {0};
     if (g->outgrown && outcome_of(g) == OUTCOME_CANCELLED) {
         fail_outgrown(g);
+        return true;
+    }
+    if (g->late_rc < 0) {
+        refuse_submit(g, g->late_rc, &g->late);
         return true;
     }
     switch (spoilt_by(g)) {
@@ -694,7 +719,7 @@ static void finish_one(struct choice *c)
         choice_end(c);
         show_news(g);
     } else if (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE ||
-               c->e.finish == ENGINE_STUCK) {
+               c->e.finish == ENGINE_STUCK || c->e.finish == ENGINE_QUEUE_TIMEOUT || g->dialect->embeds) {
         cancel_choices(g);
     }
 }

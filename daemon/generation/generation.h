@@ -206,11 +206,13 @@ struct generation {
     struct choice *choices; /* [n_choices]; n_choices is 0 until the body has been read */
     uint32_t n_choices, n_running;
     uint32_t n_submitted; /* the first of them are the engine's, or were */
-    size_t room;          /* bytes of the arena that are kept for tokens to come */
-    uint64_t sent_ns;     /* the newest event or comment was written */
-    bool started;         /* of a stream: the 200 is on its way */
-    bool ended;           /* all that it has to show is written, or stands in lists */
-    bool later;           /* long lists are written as the client takes them */
+    int late_rc;          /* the engine's refusal of a later prompt, with its words, or 0 */
+    struct error late;
+    size_t room;      /* bytes of the arena that are kept for tokens to come */
+    uint64_t sent_ns; /* the newest event or comment was written */
+    bool started;     /* of a stream: the 200 is on its way */
+    bool ended;       /* all that it has to show is written, or stands in lists */
+    bool later;       /* long lists are written as the client takes them */
 };
 
 /* A piece of a reply: bytes [text, text + len) and tokens [from, to) of a choice. */

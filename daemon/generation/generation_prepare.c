@@ -302,7 +302,9 @@ static int ask_embedding(struct choice *c, struct api_error *err)
 {
     const struct server_model *m = c->g->model;
     c->e.pooling = m->pooling;
+    size_t before = c->g->arena->total;
     c->e.embedding = arena_array(c->g->arena, engine_n_embedding(m->engine), sizeof *c->e.embedding);
+    c->g->room += c->g->arena->total - before;
     return c->e.embedding ? 0 : api_out_of_memory(err);
 }
 

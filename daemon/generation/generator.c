@@ -181,7 +181,7 @@ struct server_model *generator_take_loaded(struct generator *g, const char *name
     if (m)
         m->n_users++;
     else if (!e->status)
-        api_fail(e, 409, "not_loaded", "model",
+        api_fail(e, 409, "conflict", "model",
                  "model %.100s is not loaded: a generation that names it loads it", name);
     return m;
 }

@@ -256,6 +256,7 @@ static int make_breakers(struct generation *g, struct sampling *s, struct api_er
                 single[token / 32] |= 1u << (token % 32);
     }
     s->chain.single = single;
+    s->chain.n_single = n_vocab;
     s->chain.breakers = several;
     for (uint32_t i = 0; i < n; i++) {
         struct sampler_tokens *b = &several[s->chain.n_breakers];

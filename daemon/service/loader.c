@@ -102,7 +102,8 @@ static int load(struct loader *l, struct error *err)
     if (rc == 0 && engine_n_ctx(l->engine) < ec.n_ctx)
         log_warn("n_ctx is %u, not %u: kv_memory cannot hold more", engine_n_ctx(l->engine), ec.n_ctx);
     if (rc == 0 && engine_constrains(l->engine))
-        rc = constraints_open(&l->constraints, l->runtime.tokenizer, cfg->body_memory / 4, err);
+        rc = constraints_open(&l->constraints, l->runtime.tokenizer, model_config(l->runtime.model)->n_vocab,
+                              cfg->body_memory / 4, err);
     if (rc == 0)
         rc = warm_up(l, err);
     if (rc == 0)

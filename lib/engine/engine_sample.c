@@ -58,6 +58,7 @@ void engine_sample(struct engine *e, const struct sequence *q, uint32_t index, s
                                .mask = mask,
                                .dry = e->chain_dry};
     struct sampler_norm norm;
+    atomic_store_explicit(&e->heartbeat_ns, clock_ns(), memory_order_relaxed); /* each may take 10 ms */
     result->token = sampler_chain_pick(r->chain, &in, e->chain_scratch);
     if (r->want_logprobs && sampler_norm(logits, e->n_vocab, &norm))
         result->logprob = sampler_logprob(&norm, logits[result->token]);

@@ -44,7 +44,7 @@ struct gguf {
     uint8_t
         *reserved; /* addresses that `bytes` grows into without moving; NULL: the bytes are the caller's */
     size_t n_reserved;
-    struct stat opened; /* the file when it was opened */
+    struct timespec changed; /* the file's time of change when it was opened */
     uint32_t version;
     uint32_t alignment;
     struct gguf_value *values;
@@ -562,16 +562,17 @@ static int reserve(struct gguf *g, struct error *err)
 static int open_file(struct gguf *g, struct error *err)
 {
     const char *path = short_path(g->path);
-    struct stat *st = &g->opened;
+    struct stat st;
     /* O_NONBLOCK: a FIFO must not hang the start; it is refused below. */
     g->fd = open(g->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (g->fd < 0 || fstat(g->fd, st) < 0)
+    if (g->fd < 0 || fstat(g->fd, &st) < 0)
         return error_set(err, -errno, "%s: cannot open: %s", path, strerror(errno));
-    if (S_ISDIR(st->st_mode))
+    if (S_ISDIR(st.st_mode))
         return error_set(err, -EISDIR, "%s: is a directory, expected a GGUF file", path);
-    if (!S_ISREG(st->st_mode))
+    if (!S_ISREG(st.st_mode))
         return error_set(err, -EINVAL, "%s: is not a regular file", path);
-    g->size = (size_t)st->st_size;
+    g->size = (size_t)st.st_size;
+    g->changed = st.st_mtim;
     return g->size ? reserve(g, err) : 0;
 }
 
@@ -682,22 +683,6 @@ int gguf_read(const struct gguf *g, const struct gguf_tensor *t, size_t at, void
     return rc < 0 ? error_set(err, rc, "%s (tensor %s)", why.text, t->name) : 0;
 }
 
-static bool is_same_time(struct timespec a, struct timespec b)
-{
-    return a.tv_sec == b.tv_sec && a.tv_nsec == b.tv_nsec;
-}
-
-/* A writer can put the time of modification back, but not that of the inode's change. The latter moves for
- * other reasons, too: another file was renamed over this one, which takes a link, or its mode or owner was
- * set. */
-static bool is_unchanged(const struct stat *a, const struct stat *b)
-{
-    bool explained = a->st_nlink != b->st_nlink || a->st_mode != b->st_mode || a->st_uid != b->st_uid ||
-                     a->st_gid != b->st_gid;
-    return a->st_size == b->st_size && is_same_time(a->st_mtim, b->st_mtim) &&
-           (explained || is_same_time(a->st_ctim, b->st_ctim));
-}
-
 int gguf_check_unchanged(const struct gguf *g, struct error *err)
 {
     struct stat st;
@@ -710,7 +695,8 @@ int gguf_check_unchanged(const struct gguf *g, struct error *err)
         return 0;
     if (fstat(g->fd, &st) < 0)
         return error_set(err, -EIO, "%s: %s", short_path(g->path), strerror(errno));
-    if (is_unchanged(&g->opened, &st))
+    if ((size_t)st.st_size == g->size && st.st_mtim.tv_sec == g->changed.tv_sec &&
+        st.st_mtim.tv_nsec == g->changed.tv_nsec)
         return 0;
     return error_set(err, -EIO, "%s: was changed while it was read", short_path(g->path));
 }

@@ -105,9 +105,8 @@ float gguf_item_f32(const struct gguf_value *array, size_t i);
 int gguf_read(const struct gguf *g, const struct gguf_tensor *t, size_t at, void *out, size_t n,
               struct error *err);
 
-/* After the last gguf_read(): -EIO when the file is not the one that was opened any longer (by its size
- * and its times of modification and change), so that what was read may be parts of two. A file renamed over
- * it, and a new mode or owner, do not count. */
+/* After the last gguf_read(): -EIO when the file is not the one that was opened any longer (its size or its
+ * time of change), so that what was read may be parts of two. A file renamed over it does not count. */
 int gguf_check_unchanged(const struct gguf *g, struct error *err);
 
 /* Closes the file and frees the metadata. From here on there are no values, and gguf_read() is not called;

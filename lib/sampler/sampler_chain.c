@@ -147,6 +147,8 @@ static void order_by_x(struct left *l)
 
 /* --- filters --- */
 
+#define COLDEST 1e-10f /* below it x / t leaves the range of floats, and the largest is all that is left */
+
 static void top_k(struct left *l, int32_t k)
 {
     if (k <= 0 || (uint32_t)k >= l->n)
@@ -244,7 +246,7 @@ static void temperature(struct left *l, const struct sampler_chain *c, float t)
         float power = share > 0 ? arith_exp2(c->dynatemp_exponent * arith_log2((float)share)) : 0;
         t = lo + (hi - lo) * power;
     }
-    if (!(t > 0)) {
+    if (!(t > COLDEST)) {
         only_largest(l);
         return;
     }

@@ -62,7 +62,8 @@ struct sampler_chain {
     uint32_t dry_allowed_length, dry_last_n;
     const struct sampler_tokens *breakers; /* of several tokens each */
     uint32_t n_breakers;
-    const uint32_t *single; /* [n_vocab] bits: tokens that are breakers by themselves; NULL: none */
+    const uint32_t *single; /* [n_single] bits: tokens that are breakers by themselves; NULL: none */
+    uint32_t n_single;
     bool mirostat;
     float mirostat_tau, mirostat_eta;
     float adaptive_target, adaptive_decay; /* below 0: off */

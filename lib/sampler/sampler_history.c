@@ -31,6 +31,8 @@ void chain_penalties(struct left *l, const struct sampler_input *in)
 
 /* --- dry: over the context read backwards --- */
 
+#define LARGEST_PENALTY 1e9 /* beyond any logit, and far from the end of the range of floats */
+
 struct reversed {
     const int32_t *end; /* one behind the newest token */
     uint32_t n;
@@ -43,7 +45,7 @@ static int32_t token_at(const struct reversed *r, uint32_t i)
 
 static bool is_single(const struct sampler_chain *c, int32_t token)
 {
-    return c->single && c->single[token / 32] >> (token % 32) & 1;
+    return c->single && (uint32_t)token < c->n_single && c->single[token / 32] >> (token % 32) & 1;
 }
 
 /* The breaker b ends, read forwards, with the i newest tokens behind it: its first token stands at i. */
@@ -123,7 +125,8 @@ void chain_dry(struct left *l, const struct sampler_chain *c, const struct sampl
             continue;
         uint32_t e = count - 1 - c->dry_allowed_length;
         e = cap && e > cap ? cap : e;
-        l->c[i].x -= (float)((double)c->dry_multiplier * power((double)c->dry_base, e));
+        double penalty = (double)c->dry_multiplier * power((double)c->dry_base, e);
+        l->c[i].x -= (float)fmin(penalty, LARGEST_PENALTY);
     }
 }
 

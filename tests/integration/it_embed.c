@@ -253,7 +253,9 @@ DAEMON_TEST(several, one_that_does_not_fit_refuses_all_by_name)
     text[257 * 4 - 1] = 0;
     cr_assert_gt(asprintf(&body, "{\"prompt\":[%s]}", text), 0);
     expect_words(post(COMPLETE, body), 400, "invalid_request", "at most 256 prompts");
-    strcpy(strrchr(body, ','), "],\"n\":2}"); /* 256 of them */
+    free(body);
+    text[256 * 4 - 1] = 0;
+    cr_assert_gt(asprintf(&body, "{\"prompt\":[%s],\"n\":2}", text), 0);
     expect_words(post(COMPLETE, body), 400, "invalid_request", "times n, 2, must be at most 256 texts");
     free(body);
     free(text);
@@ -270,4 +272,75 @@ DAEMON_TEST(several, a_client_that_leaves_cancels_those_that_wait_too, "--slots"
     wait_stat("requests.cancelled", 1);
     wait_stat("requests.running", 0);
     json_decref(ok(COMPLETE, "{\"prompt\":\"a\",\"max_tokens\":2}"));
+}
+
+/* [first, text, text, text], each of about 300 tokens but the first. */
+static char *long_prompts(const char *first)
+{
+    char *text = malloc(300 * 6 + 1), *body = NULL;
+    for (int i = 0; i < 300; i++)
+        memcpy(text + 6 * i, " story", 6);
+    text[300 * 6] = 0;
+    cr_assert_gt(asprintf(&body,
+                          "{\"prompt\":[\"%s\",\"%s\",\"%s\",\"%s\"],\"max_tokens\":400,"
+                          "\"ignore_eos\":true}",
+                          first, text, text, text),
+                 0);
+    free(text);
+    return body;
+}
+
+/* Its first prompt runs; the others wait, and count. */
+DAEMON_TEST(several, prompts_that_wait_count_in_queue_tokens, "--slots", "1", "--queue-tokens", "1000", SLOW)
+{
+    char *body = long_prompts("a");
+    int fd = client_connect(daemon_.port);
+    client_request(fd, "POST", COMPLETE, "", body);
+    wait_stat("requests.running", 1);
+    expect_words(post(COMPLETE, body), 503, "queue_full", "prompt tokens are waiting");
+    close(fd);
+    free(body);
+}
+
+/* Each has a matcher of its own; the sanitized daemon finds one that is left. */
+DAEMON_TEST(several, prompts_with_a_constraint_each_match_it)
+{
+    json_t *root =
+        ok(COMPLETE, "{\"prompt\":[\"a\",\"b\",\"c\"],\"n\":2,\"max_tokens\":20,\"regex\":\"[xyz]{3}\"}");
+    cr_assert_eq(json_array_size(json_at(root, "choices")), 6);
+    for (size_t i = 0; i < 6; i++) {
+        const char *text = json_text(json_array_get(json_at(root, "choices"), i), "text");
+        cr_assert(strlen(text) == 3 && strspn(text, "xyz") == 3, "%s", text);
+    }
+    json_decref(root);
+}
+
+DAEMON_TEST(several, lists_of_one_are_one_prompt)
+{
+    json_t *root = ok(COMPLETE, "{\"prompt\":[[5,6]],\"max_tokens\":2}");
+    cr_assert_eq(json_number(root, "usage.prompt_tokens"), 2);
+    json_decref(root);
+    refused(COMPLETE, "{\"prompt\":[[[\"a\",\"b\"]]]}", "prompt[0]");
+}
+
+/* A first input that waits too long ends the request, and no other input is begun. */
+DAEMON_TEST(embed, inputs_that_wait_too_long_are_refused_together, "--slots", "1")
+{
+    int fd[6];
+    for (int i = 0; i < 6; i++) {
+        fd[i] = client_connect(daemon_.port);
+        client_request(fd[i], "POST", "/generate", "",
+                       "{\"prompt\":\"a\",\"max_tokens\":1000,\"ignore_eos\":true}");
+    }
+    wait_stat("requests.waiting", 5);
+    struct reply r = post(EMBED, "{\"input\":[\"a\",\"b\",\"c\"],\"queue_timeout_ms\":20}");
+    struct reply shown = get("/stats");
+    json_t *stats = reply_json(&shown);
+    cr_assert_eq(r.status, 504, "%s", r.body);
+    cr_assert_lt(json_number(stats, "requests.completed"), 6);
+    json_decref(stats);
+    reply_free(&shown);
+    reply_free(&r);
+    for (int i = 0; i < 6; i++)
+        close(fd[i]);
 }

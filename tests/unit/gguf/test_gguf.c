@@ -758,34 +758,6 @@ Test(gguf, a_file_that_is_changed_after_it_was_opened_is_found_out)
     free(file.p);
 }
 
-/* Writes to the file until the clock of its times has moved, and puts its time of modification back. */
-static void write_unseen(const char *path)
-{
-    struct stat before, after;
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
-    cr_assert_eq(fstat(fd, &before), 0);
-    do {
-        cr_assert_eq(pwrite(fd, "y", 1, before.st_size - 1), 1);
-        cr_assert_eq(futimens(fd, (struct timespec[]){before.st_atim, before.st_mtim}), 0);
-        cr_assert_eq(fstat(fd, &after), 0);
-    } while (before.st_ctim.tv_sec == after.st_ctim.tv_sec &&
-             before.st_ctim.tv_nsec == after.st_ctim.tv_nsec);
-    close(fd);
-}
-
-Test(gguf, a_time_of_modification_that_is_put_back_hides_no_change)
-{
-    struct gguf_bytes file = large_file();
-    char *path = temporary(file.p, file.n);
-    struct gguf *g = NULL;
-    cr_assert_eq(gguf_open(&g, path, NULL), 0);
-    write_unseen(path);
-    cr_assert_eq(gguf_check_unchanged(g, NULL), -EIO);
-    unlink(path);
-    gguf_close(g);
-    free(file.p);
-}
-
 Test(gguf, a_released_file_has_its_tensors_and_no_values)
 {
     struct gguf_bytes file = large_file();

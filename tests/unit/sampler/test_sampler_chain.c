@@ -38,6 +38,7 @@ static void read_dry(struct sampler_chain *c, const json_t *args)
     c->n_breakers = (uint32_t)json_array_size(given);
     c->breakers = breakers;
     c->single = single;
+    c->n_single = 8 * sizeof single;
     memset(single, 0, sizeof single);
     for (uint32_t i = 0; i < c->n_breakers; i++) {
         breakers[i] =
@@ -321,6 +322,46 @@ Test(sampler_chain, prefixes_of_an_order_are_those_of_a_sorted_list)
         cr_assert_geq(out[i].x, 4.2f);
         cr_assert(out[i].x > 4.2f || (uint32_t)out[i].id < 77 * 50, "%d", out[i].id);
     }
+}
+
+/* x / t leaves the range of floats: the largest is taken, whatever filters follow. */
+Test(sampler_chain, the_coldest_temperature_takes_the_largest)
+{
+    static const float logits[] = {1, 4, 3, 4.5f, 2};
+    struct step_sampling set = neutral();
+    struct sampler_input in = {.logits = logits, .n_vocab = 5, .set = &set};
+    struct sampler_chain c;
+    sampler_chain_defaults(&c);
+    c.top_n_sigma = 100;
+    set.typical_p = 0.5f;
+    for (float t = 1; t > 0; t /= 4) {
+        set.temperature = t;
+        int32_t token = sampler_chain_pick(&c, &in, scratch);
+        cr_assert(t > 1e-3f || token == 3, "%g: %d", (double)t, token);
+    }
+}
+
+/* A penalty beyond the range of floats would leave filters that count with the logits' spread nothing. */
+Test(sampler_chain, the_largest_penalty_of_dry_leaves_finite_logits)
+{
+    static const float logits[] = {1, 2, 3, 4};
+    int32_t past[400];
+    static uint32_t z[400];
+    struct step_sampling set = neutral();
+    struct sampler_input in = {
+        .logits = logits, .n_vocab = 4, .set = &set, .history = past, .n_history = 400, .dry = z};
+    struct sampler_candidate *out;
+    struct sampler_chain c;
+    for (int i = 0; i < 400; i++)
+        past[i] = 3;
+    sampler_chain_defaults(&c);
+    c.dry_multiplier = 100;
+    c.dry_base = 4;
+    c.dry_last_n = 400;
+    uint32_t n = sampler_chain_filter(&c, &in, scratch, &out);
+    cr_assert_eq(n, 4);
+    for (uint32_t i = 0; i < n; i++)
+        cr_assert(isfinite(out[i].x), "token %d: %g", out[i].id, (double)out[i].x);
 }
 
 Test(sampler_chain, banned_and_masked_tokens_never_come)

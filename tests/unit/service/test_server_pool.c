@@ -113,7 +113,7 @@ static int send_constrained(void)
 static void open_constraints(void)
 {
     struct server_model *m = f.server->generator.model;
-    cr_assert_eq(constraints_open(&m->constraints, m->tokenizer, 1 << 20, NULL), 0);
+    cr_assert_eq(constraints_open(&m->constraints, m->tokenizer, UINT32_MAX, 1 << 20, NULL), 0);
 }
 
 static void close_constraints(void)
