@@ -513,7 +513,7 @@ Test(models, the_wait_for_a_model_has_the_limits_of_the_queue)
 /* As many as are loaded at once, and one more that is none. */
 Test(models, a_file_that_is_no_model_takes_no_others_place)
 {
-    char name[16], body[64], log_words[] = "b14 is unloaded";
+    char name[24], body[64], log_words[] = "b14 is unloaded";
     start(NULL, NULL);
     for (int i = 0; i < 15; i++) {
         snprintf(name, sizeof name, "b%d.gguf", i);
