@@ -6,9 +6,11 @@
 #include "api.h"
 #include "api_chat.h"
 #include "api_openai_private.h"
+#include "base/base64.h"
 #include "generation/generation.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* --- fields --- */
@@ -174,27 +176,19 @@ static void put_floats(struct buf *out, const struct choice *c, uint32_t n)
     buf_puts(out, "]");
 }
 
-/* Little-endian floats in base64, three bytes to four characters. */
+/* Little-endian floats, as the host has them. */
 static void put_base64(struct buf *out, const struct choice *c, uint32_t n)
 {
-    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     double by = divisor(c, n);
-    uint32_t bits = 0, n_bits = 0;
-    char four[4];
+    float *values = malloc(n * sizeof *values);
+    for (uint32_t i = 0; values && i < n; i++)
+        values[i] = value_at(c, i, by);
     buf_puts(out, "\"");
-    for (uint32_t i = 0; i < 4 * n; i++) {
-        float value = value_at(c, i / 4, by);
-        unsigned char bytes[4];
-        memcpy(bytes, &value, sizeof bytes); /* the host is little-endian */
-        bits = bits << 8 | bytes[i % 4];
-        for (n_bits += 8; n_bits >= 6; n_bits -= 6)
-            buf_put(out, &digits[bits >> (n_bits - 6) & 63], 1);
-    }
-    if (n_bits)
-        buf_put(out, &digits[bits << (6 - n_bits) & 63], 1);
-    memset(four, '=', sizeof four);
-    buf_put(out, four, (3 - 4 * (size_t)n % 3) % 3);
+    if (values)
+        buf_put_base64(out, values, n * sizeof *values);
     buf_puts(out, "\"");
+    out->failed |= !values;
+    free(values);
 }
 
 static void put_vector(struct buf *out, struct reply_list *l)

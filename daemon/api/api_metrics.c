@@ -281,6 +281,7 @@ static uint64_t n_waiting(const struct model_view *v)
 
 static void put_models(struct buf *out, const struct http_server *s)
 {
+    generator_read_names(s->generator);
     put_each(out, s, "hearth_model_loaded", "gauge", "1 while the model is loaded.", is_loaded);
     put_each(out, s, "hearth_model_requests_running", "gauge", "Requests that run on the model.", n_running);
     put_each(out, s, "hearth_model_requests_waiting", "gauge", "Requests that wait in the model's queue.",

@@ -372,6 +372,7 @@ static void put_models(struct request *r, bool running)
     struct model_view v;
     const char *comma = "";
     buf_puts(&r->out, "{\"models\":[");
+    generator_read_names(r->server->generator);
     for (int i = 0; generator_next_model(r->server->generator, &i, &v);) {
         if (running && !v.model)
             continue;

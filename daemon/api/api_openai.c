@@ -400,6 +400,7 @@ void api_models(struct request *r)
 {
     struct model_view v, first = {0}, last = {0};
     buf_puts(&r->out, "{\"object\":\"list\",\"data\":[");
+    generator_read_names(r->server->generator);
     for (int i = 0; generator_next_model(r->server->generator, &i, &v); last = v) {
         buf_puts(&r->out, first.name ? "," : "");
         first = first.name ? first : v;
@@ -426,6 +427,7 @@ void api_model(struct request *r)
 {
     const char *id = route_id(r->route, r->path);
     struct model_view v;
+    generator_read_names(r->server->generator);
     for (int i = 0; generator_next_model(r->server->generator, &i, &v);)
         if (!strcmp(id, v.name)) {
             put_model(r, &v);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #define BETWEEN  "__" /* a namespace and its member's name */
-#define MAX_NAME 256  /* of both together, with the 0 */
+#define MAX_NAME 256  /* bytes of namespace and name together, with the 0 */
 
 /* --- the body: items --- */
 

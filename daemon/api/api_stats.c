@@ -178,15 +178,16 @@ static void put_models(struct buf *out, const struct http_server *s)
     int first = g->source ? g->source->find(g->source_context, "", &none) : 0;
     const char *comma = "";
     buf_puts(out, ",\"models\":[");
-    for (int i = 0; generator_next_model(s->generator, &i, &v); comma = ",") {
+    generator_read_names(g);
+    for (int i = 0; generator_next_model(g, &i, &v); comma = ",") {
         e = (struct engine_stats){0};
         if (v.model)
             engine_stats(v.model->engine, &e);
         buf_printf(out, "%s{\"name\":", comma);
         json_put_str(out, v.name);
         buf_printf(out,
-                   ",\"default\":%s,\"state\":\"%s\",\"running\":%u,\"waiting\":%u,\"loads\":%llu,\"failed_"
-                   "loads\":%llu,"
+                   ",\"default\":%s,\"state\":\"%s\",\"running\":%u,\"waiting\":%u,\"loads\":%llu,"
+                   "\"failed_loads\":%llu,"
                    "\"unloads_in_ms\":",
                    i - 1 == first ? "true" : "false", v.state, e.running, e.waiting,
                    (unsigned long long)v.n_loads, (unsigned long long)v.n_failed);

@@ -12,8 +12,9 @@
 
 struct cached {
     enum constraint_kind kind;
-    uint64_t owner; /* of the API key that it came with: the time of a reply tells other keys nothing of it */
-    char *text;     /* its source; with kind and owner the key of the cache */
+    uint64_t
+        owner;  /* its API key; keys share nothing, so that the time of a reply tells no other key of it */
+    char *text; /* its source; with kind and owner the key of the cache */
     struct grammar *grammar;
     size_t text_len;
     uint64_t used;

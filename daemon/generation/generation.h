@@ -33,8 +33,8 @@
 #define GENERATE_MAX_MS       (7u * 24 * 3600 * 1000) /* a week: most of a timeout */
 #define GENERATE_MAX_TOKENS   256                     /* default of /generate */
 #define GENERATE_MAX_CHOICES  ENGINE_MAX_CHOICES
-#define GENERATE_MAX_PROMPTS  256  /* of texts to be gone on with */
-#define GENERATE_MAX_INPUTS   2048 /* of vectors, as OpenAI's */
+#define GENERATE_MAX_PROMPTS  256  /* prompts times choices in one request for texts */
+#define GENERATE_MAX_INPUTS   2048 /* prompts in one request for vectors, as OpenAI allows */
 /* Tokens and alternatives, about 64 KB and 0.5 ms of writing: no more are written at once. The rest of a
  * reply is written as its client reads it. So that no event of a running stream is larger, tokens without
  * text wait for text only until they are this many. */
@@ -178,13 +178,13 @@ struct generation {
     struct arena *arena;        /* the request's */
     const struct dialect *dialect;
     LIST_ENTRY(generation) link; /* of generator.generations */
-    /* Where the body names the model: */
+    /* Set only where bodies name their model (generation_model.c): */
     char model_name[256];
     int awaited;             /* the model's number */
     bool waits;              /* in generator.waiting, by `waiting` */
-    uint64_t model_late_ns;  /* it waits for the model until then; 0: as long as it takes */
-    uint64_t model_limit_ms; /* which is so long after its body came */
-    const char *model_limit; /* by this limit */
+    uint64_t model_late_ns;  /* the wait for the model ends then; 0: when the model is there */
+    uint64_t model_limit_ms; /* the same, from the arrival of the body */
+    const char *model_limit; /* the name of the field that sets it */
     TAILQ_ENTRY(generation) waiting;
     enum generation_state state;
     enum request_outcome outcome;
@@ -205,7 +205,7 @@ struct generation {
     uint32_t n_prompts;
     struct choice *choices; /* [n_choices]; n_choices is 0 until the body has been read */
     uint32_t n_choices, n_running;
-    uint32_t n_submitted; /* the first of them are the engine's, or were */
+    uint32_t n_submitted; /* the engine has, or had, the first n_submitted choices */
     int late_rc;          /* the engine's refusal of a later prompt, with its words, or 0 */
     struct error late;
     size_t room;      /* bytes of the arena that are kept for tokens to come */
@@ -289,6 +289,12 @@ void generation_refuse(struct generation *g);
 /* Prompt tokens that wait for m, or of NULL for a model to be loaded, those of bodies that are still to be
  * read estimated. */
 uint64_t generation_waiting_tokens(const struct generator *s, const struct server_model *m);
+/* The engine has it, and none of it has begun. */
+bool generation_is_queued(const struct generation *g);
+/* 0 while queue_tokens and body_memory have room for what it takes, else -EAGAIN with the words. */
+int generation_check_room(const struct generation *g, struct error *words);
+/* Bytes that it takes of body_memory, beside its grammar, from its submission until its reply is taken. */
+size_t generation_memory(const struct generation *g);
 /* Answers with a 500 (or an error event) now, without waiting for the engine to let go. */
 void generation_abandon(struct generation *g, const char *words);
 void generation_tick(struct generation *g);

@@ -55,7 +55,7 @@ void generation_log(const struct generation *g, struct log_access *line)
     line->generation = g->id;
     if (!has_choices(g))
         return;
-    line->n_choices = g->n_prompts > 1 ? 1 : g->n_choices; /* of many prompts one word for all */
+    line->n_choices = g->n_prompts > 1 ? 1 : g->n_choices; /* several prompts share one word */
     for (uint32_t i = 0; i < line->n_choices; i++)
         line->choices[i] = g->choices[i].finish ? g->choices[i].finish : line->finish;
     line->prompt_tokens = generation_n_prompt(g);

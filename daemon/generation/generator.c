@@ -198,6 +198,12 @@ void generator_give_model(struct generator *g, struct server_model *m)
         generator_look(g);
 }
 
+void generator_read_names(const struct generator *g)
+{
+    if (g->source)
+        g->source->read_names(g->source_context);
+}
+
 bool generator_next_model(const struct generator *g, int *i, struct model_view *out)
 {
     *out = (struct model_view){0};

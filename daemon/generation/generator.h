@@ -37,21 +37,21 @@ struct server_model {
     const struct chat_template *chat; /* of /v1/chat/completions; NULL: there is none */
     /* The server's own. */
     const struct toolcall_format *format; /* the marks of tool calls and reasoning */
-    enum engine_pooling pooling;          /* of vectors; NONE: it ranks texts and has none */
+    enum engine_pooling pooling;          /* makes a prompt's vector; NONE: a model that ranks has none */
     uint32_t n_ctx;                       /* tokens a request may have in all */
     char fingerprint[20];
     uint32_t n_users;              /* requests that hold it */
-    uint32_t n_preparing;          /* of them not submitted to the engine yet */
+    uint32_t n_preparing;          /* requests that hold it, and are not submitted to the engine yet */
     uint32_t n_expensive;          /* chats that are not tried on the loop, as another took too long there */
     uint64_t idle_ns;              /* the last user gave it back; CLOCK_MONOTONIC */
     LIST_ENTRY(server_model) link; /* of generator.loaded */
 };
 
-struct model_view { /* of one that requests may name */
+struct model_view { /* a model that requests may name, as lists show it */
     const char *name,
         *state; /* "ready", "loading", "leaving" (others wait for its room), "closing" or "file" */
     const struct server_model *model; /* NULL: it is not loaded */
-    uint64_t bytes;                   /* of the file */
+    uint64_t bytes;                   /* size of the file */
     int64_t modified;                 /* Unix seconds, of the file */
     uint64_t unloads_in_ms;           /* 0: it stays, or it is not loaded */
     uint64_t n_loads, n_failed;
@@ -67,6 +67,7 @@ struct model_source {
     /* A request waits for a model, waits no longer, or was the last user of one: loads and closes what that
      * asks for. */
     void (*look)(void *context);
+    void (*read_names)(void *context);                               /* finds new files */
     bool (*view)(void *context, int number, struct model_view *out); /* false: there are not so many */
 };
 
@@ -79,8 +80,8 @@ struct generator {
     struct server_model models[2]; /* room for the two below */
     struct server_model *model;    /* new requests run on; NULL: loading, or suspended */
     struct server_model *leaving;  /* requests still run on; or NULL */
-    /* Where requests name their model; `model` is then that of those which name none while it is loaded, else
-     * another that is, or NULL. */
+    /* With a source requests name their model, and `model` is the one for requests that name none; while that
+     * is not loaded, another that is, or NULL. */
     const struct model_source *source; /* NULL: there is one model, which all run on */
     void *source_context;
     LIST_HEAD(, server_model) loaded;
@@ -131,6 +132,8 @@ void generator_take_news(struct generator *g);
 /* Figures of the current model's engine (zeros: there is none), with what counts up and what runs and waits
  * summed over all models there were. */
 void generator_stats(const struct generator *g, struct engine_stats *out);
+/* Finds new files before models are listed: a walk of a directory, so once for each reply. */
+void generator_read_names(const struct generator *g);
 /* The models that a request may name, one by one from *i = 0; of one model it alone. False: there are no
  * more. */
 bool generator_next_model(const struct generator *g, int *i, struct model_view *out);

@@ -232,9 +232,31 @@ static int encode(const struct generation *g, const char *text, struct sampler_t
     return copy ? 0 : api_out_of_memory(err);
 }
 
-static bool contains(struct tokenizer_piece piece, const char *text)
+/* The texts by their first bytes, so that a vocabulary is looked through in one pass over its bytes. */
+struct breaker_texts {
+    const char *const *texts;
+    size_t lens[SAMPLING_MAX_BREAKERS];
+    uint32_t n;
+    bool begins[256];
+};
+
+static struct breaker_texts texts_of(const char *const *texts, uint32_t n)
 {
-    return memmem(piece.s, piece.len, text, strlen(text)) != NULL;
+    struct breaker_texts b = {.texts = texts, .n = n};
+    for (uint32_t i = 0; i < n; i++) {
+        b.lens[i] = strlen(texts[i]);
+        b.begins[(uint8_t)texts[i][0]] = true;
+    }
+    return b;
+}
+
+static bool contains_one(struct tokenizer_piece piece, const struct breaker_texts *b)
+{
+    for (uint32_t at = 0; at < piece.len; at++)
+        for (uint32_t i = 0; b->begins[(uint8_t)piece.s[at]] && i < b->n; i++)
+            if (b->lens[i] <= piece.len - at && !memcmp(piece.s + at, b->texts[i], b->lens[i]))
+                return true;
+    return false;
 }
 
 /* A token that has a breaker in it breaks by itself; and so do the tokens that a longer one is written in. */
@@ -249,12 +271,10 @@ static int make_breakers(struct generation *g, struct sampling *s, struct api_er
     struct sampler_tokens *several = arena_array(g->arena, n, sizeof *several);
     if (!single || !several)
         return api_out_of_memory(err);
-    for (uint32_t token = 0; token < n_vocab; token++) {
-        struct tokenizer_piece piece = tokenizer_piece(t, (int32_t)token, true);
-        for (uint32_t i = 0; i < n; i++)
-            if (contains(piece, texts[i]))
-                single[token / 32] |= 1u << (token % 32);
-    }
+    const struct breaker_texts all = texts_of(texts, n);
+    for (uint32_t token = 0; token < n_vocab; token++)
+        if (contains_one(tokenizer_piece(t, (int32_t)token, true), &all))
+            single[token / 32] |= 1u << (token % 32);
     s->chain.single = single;
     s->chain.n_single = n_vocab;
     s->chain.breakers = several;

@@ -1,6 +1,10 @@
 #include "loader.h"
 #include "generation/constraint.h"
 #include "generation/chat_template.h"
+#include "generation/generator.h"
+#include "backend/backend.h"
+#include "backend/executor.h"
+#include "gguf/gguf.h"
 #include "base/log.h"
 #include "model/model.h"
 #include "kv/prefix_disk.h"
@@ -190,4 +194,27 @@ void loader_close(struct loader *l)
 {
     drop(l);
     sem_destroy(&l->warm_up); /* only now: the engine's thread may have been about to post it */
+}
+
+struct server_model loader_model(const struct loader *l)
+{
+    return (struct server_model){.engine = l->engine,
+                                 .tokenizer = l->runtime.tokenizer,
+                                 .model = l->runtime.model,
+                                 .executor = l->runtime.executor,
+                                 .why = l->runtime.why,
+                                 .hash = l->runtime.hash,
+                                 .constraints = l->constraints,
+                                 .chat = l->chat};
+}
+
+int loader_check_size(const struct loader *l, const struct loader *on, struct error *err)
+{
+    struct backend_info info;
+    executor_info(on->runtime.executor, &info);
+    size_t size = gguf_file_size(model_gguf(l->runtime.model));
+    if (!info.memory_total || size <= info.memory_total)
+        return 0;
+    return error_set(err, -ENOMEM, "%s has %zu MiB, the device has only %llu", l->path, size >> 20,
+                     (unsigned long long)(info.memory_total >> 20));
 }

@@ -17,6 +17,7 @@
 #include <uv.h>
 
 struct chat_template;
+struct server_model;
 struct constraints;
 struct prefix_disk;
 
@@ -56,6 +57,11 @@ double loader_progress(const struct loader *l); /* 0..1 */
 uint64_t loader_moves(const struct loader *l);  /* grows as the loading thread gets anywhere */
 /* In or after `done`: joins the thread; 0, or why it failed. */
 int loader_finish(struct loader *l, struct error *err);
+/* The model that was loaded, for the server; `name` is left NULL. */
+struct server_model loader_model(const struct loader *l);
+/* Refuses the file, once it is open, where it is larger than the whole device that `on`, a loaded model,
+ * fills: closing that one would not help. 0 or -ENOMEM. */
+int loader_check_size(const struct loader *l, const struct loader *on, struct error *err);
 /* Closes engine and runtime, once, after loader_finish(), also when that failed. Nothing may call the engine
  * any more. */
 void loader_close(struct loader *l);

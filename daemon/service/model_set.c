@@ -33,9 +33,9 @@ struct place {
 
 struct figures { /* of each model that there is */
     uint64_t n_loads, n_failed;
-    struct {
-        uint64_t at_ns,
-            bytes; /* when it did not fit alone, and the size of the file then; 0: it never did so */
+    struct {            /* it did not fit alone: when, and the file as it was then */
+        uint64_t at_ns; /* 0: that never happened */
+        uint64_t bytes;
         int64_t modified;
         char why[sizeof((struct error *)0)->text];
     } no_room;
@@ -182,16 +182,8 @@ static void close_place(struct model_set *set, struct place *p)
 
 static void serve(struct model_set *set, struct place *p)
 {
-    struct loader *l = p->loader;
-    p->model = (struct server_model){.name = name_of(set, p->number),
-                                     .engine = l->engine,
-                                     .tokenizer = l->runtime.tokenizer,
-                                     .model = l->runtime.model,
-                                     .executor = l->runtime.executor,
-                                     .why = l->runtime.why,
-                                     .hash = l->runtime.hash,
-                                     .constraints = l->constraints,
-                                     .chat = l->chat};
+    p->model = loader_model(p->loader);
+    p->model.name = name_of(set, p->number);
     server_add_model(set->options.server, &p->model, p->number == set->first);
     if (set->served) {
         log_info("%s is loaded", p->model.name);
@@ -343,29 +335,16 @@ static void make_room(struct model_set *set, struct place *victim)
     }
 }
 
-/* Refuses a model that is larger than the whole device: closing the one that fills it does not help. */
-static int check_size(struct model_set *set, const struct loader *l, struct error *err)
-{
-    struct backend_info info = {0};
-    const struct place *victim = choose_victim(set);
-    if (victim)
-        executor_info(victim->loader->runtime.executor, &info);
-    size_t size = gguf_file_size(model_gguf(l->runtime.model));
-    if (!info.memory_total || size <= info.memory_total)
-        return 0;
-    return error_set(err, -ENOMEM, "%s has %zu MiB, the device has only %llu", l->path, size >> 20,
-                     (unsigned long long)(info.memory_total >> 20));
-}
-
 static void on_checked(void *context)
 {
     struct model_set *set = context;
     struct loader *l = set->checking;
     struct error err = {0};
     int rc = loader_finish(l, &err), number = set->checked_number;
+    const struct place *victim = choose_victim(set);
     set->checking = NULL;
-    if (rc == 0 && !set->stopping)
-        rc = check_size(set, l, &err);
+    if (rc == 0 && !set->stopping && victim)
+        rc = loader_check_size(l, victim->loader, &err);
     loader_close(l);
     free(l);
     if (set->stopping)
@@ -531,11 +510,14 @@ static const char *state_of(const struct model_set *set, const struct place *p)
                                : "ready";
 }
 
+static void read_names(void *context)
+{
+    model_dir_read(&((struct model_set *)context)->dir);
+}
+
 static bool view(void *context, int number, struct model_view *out)
 {
     struct model_set *set = context;
-    if (number == 0) /* a list begins */
-        model_dir_read(&set->dir);
     if (number >= set->dir.n)
         return false;
     const struct model_dir_entry *entry = &set->dir.entries[number];
@@ -555,7 +537,8 @@ static bool view(void *context, int number, struct model_view *out)
     return true;
 }
 
-static const struct model_source source = {.find = find, .get = get, .look = look_again, .view = view};
+static const struct model_source source = {
+    .find = find, .get = get, .look = look_again, .read_names = read_names, .view = view};
 
 /* --- what administrators ask --- */
 

@@ -154,14 +154,7 @@ static void on_progress(uv_timer_t *timer)
 static void serve_next(struct swap *sw)
 {
     struct loader *l = sw->next;
-    struct server_model m = {.engine = l->engine,
-                             .tokenizer = l->runtime.tokenizer,
-                             .model = l->runtime.model,
-                             .executor = l->runtime.executor,
-                             .why = l->runtime.why,
-                             .hash = l->runtime.hash,
-                             .constraints = l->constraints,
-                             .chat = l->chat};
+    struct server_model m = loader_model(l);
     assert(l && !sw->old);
     sw->old = sw->current;
     sw->current = l;
@@ -192,18 +185,6 @@ static void give_up(struct swap *sw, const struct error *err)
         load_next(sw, RESTORING, sw->back);
 }
 
-/* Refuses a model that is larger than the whole device: closing the present one does not help. */
-static int check_size(const struct swap *sw, const struct loader *l, struct error *err)
-{
-    struct backend_info info;
-    executor_info(sw->current->runtime.executor, &info);
-    size_t size = gguf_file_size(model_gguf(l->runtime.model));
-    if (!info.memory_total || size <= info.memory_total)
-        return 0;
-    return error_set(err, -ENOMEM, "%s has %zu MiB, the device has only %llu", l->path, size >> 20,
-                     (unsigned long long)(info.memory_total >> 20));
-}
-
 static void drop_next(struct swap *sw)
 {
     loader_close(sw->next);
@@ -228,7 +209,7 @@ static void on_loaded(void *context)
         return;
     }
     if (rc == 0)
-        rc = check_size(sw, sw->next, &err);
+        rc = loader_check_size(sw->next, sw->current, &err);
     drop_next(sw);
     if (rc == 0)
         drain(sw);

@@ -26,17 +26,22 @@ chmod 600 "$work/keys/keys"
 sed -e "s|/models/model.gguf|$model|; s|/etc/hearth/keys|$work/keys|; s|/var/lib/hearth|$work|" \
     -e 's|^host = .*|host = 127.0.0.1|; s|^port = .*|port = any|' "$work/hearthd.conf" >"$work/here.conf"
 "$hearthd" check-config --config "$work/here.conf"
-"$hearthd" serve --config "$work/here.conf" 2>"$work/log" >/dev/null &
-started=$!
-url=
-until [ -n "$url" ] && curl -sf "$url/health" >/dev/null; do
-    kill -0 "$started" || {
-        cat "$work/log"
-        exit 1
-    }
-    sleep 0.1
-    url=$(sed -nE 's/.*(http:\/\/127[0-9.:]*).*/\1/p' "$work/log" | head -n 1)
-done
+
+# Starts a daemon and waits until it answers: $started is its process, $url where it listens.
+start() {
+    "$hearthd" serve --config "$work/here.conf" "$@" 2>"$work/log" >/dev/null &
+    started=$!
+    url=
+    until [ -n "$url" ] && curl -sf "$url/health" >/dev/null; do
+        kill -0 "$started" || {
+            cat "$work/log"
+            exit 1
+        }
+        sleep 0.1
+        url=$(sed -nE 's/.*(http:\/\/127[0-9.:]*).*/\1/p' "$work/log" | head -n 1)
+    done
+}
+start
 # As the kubelet asks: by address, without a key.
 while read -r path; do
     curl -sf -o /dev/null "$url$path" || {
@@ -54,17 +59,7 @@ status=$(curl -s -o /dev/null -w '%{http_code}' "$url/metrics")
 # As an endpoint picker and the autoscaler do, in a fleet: without a key.
 kill "$started"
 wait "$started" || true
-HEARTH_API_KEYS_FILE='' "$hearthd" serve --config "$work/here.conf" 2>"$work/fleet.log" >/dev/null &
-started=$!
-url=
-until [ -n "$url" ] && curl -sf "$url/health" >/dev/null; do
-    kill -0 "$started" || {
-        cat "$work/fleet.log"
-        exit 1
-    }
-    sleep 0.1
-    url=$(sed -nE 's/.*(http:\/\/127[0-9.:]*).*/\1/p' "$work/fleet.log" | head -n 1)
-done
+start --api-keys-file ''
 curl -sf "$url/metrics" >"$work/metrics"
 # The Inference Extension's protocol of model servers, by vLLM's names, and what the triggers ask for.
 # shellcheck disable=SC2046 # names, one a line
