@@ -70,7 +70,7 @@ if [ -n "$real" ]; then
     mkdir "$work/bin"
     cp "$ptx" "$work/"
     meddle 'ptxas made [0-9]* barriers' 's/^([[:space:]]*)bar\.sync 1, (%r[0-9]+);/&\n\1bar.sync 1, \2;/'
-    meddle 'ptxas made 0 MEMBAR' 's/red\.release\.gpu/red.relaxed.gpu/'
-    meddle 'ptxas made 0 CCTL' 's/ld\.acquire\.gpu/ld.relaxed.gpu/'
+    meddle 'ptxas made [0-9]* MEMBAR' 's/red\.release\.gpu/red.relaxed.gpu/'
+    meddle 'ptxas made [0-9]* CCTL' 's/ld\.acquire\.gpu/ld.relaxed.gpu/'
 fi
 exit $status
