@@ -16,7 +16,8 @@ if [ "${1:-}" = --all ]; then
     ALL=ON
     kernels=-DHEARTH_KERNELS_FROM=
 fi
-failed=""
+FAILED=$LOGS/failed.txt # the stages that failed, one a line: some run beside others
+: >"$FAILED"
 started=$(date +%s)
 
 # A test that fails is tried twice more: one that talks to a daemon can lose to whatever else the machine does. One that
@@ -36,24 +37,41 @@ failures() {
     done
 }
 
+# CPU seconds, user and system, of what this shell has waited for.
+cpu_seconds() {
+    times >"$LOGS/$1.cpu"
+    sed -n 2p "$LOGS/$1.cpu" | sed 's/[ms]/ /g' | awk '{ printf "%.0f\n", $1 * 60 + $2 + $3 * 60 + $4 }'
+    rm "$LOGS/$1.cpu"
+}
+
+# A stage's line has its seconds, and those of the cores: with two cores a stage of 100 s that took 150 s of them left 50 s idle.
 stage() {
     name=$1
     shift
     begin=$(date +%s)
+    cpu_seconds "$name" >"$LOGS/$name.before"
     if "$@" >"$LOGS/$name.log" 2>&1; then
-        printf 'ok      %-10s %4d s\n' "$name" $(($(date +%s) - begin))
+        result=ok
     else
-        printf 'FAILED  %-10s %4d s\n' "$name" $(($(date +%s) - begin))
-        tail -n 30 "$LOGS/$name.log" | sed 's/^/    /'
-        failed="$failed $name"
+        result=FAILED
+        echo "$name" >>"$FAILED"
     fi
+    seconds=$(($(date +%s) - begin))
+    cpu_seconds "$name" >"$LOGS/$name.after"
+    cpu=$(($(cat "$LOGS/$name.after") - $(cat "$LOGS/$name.before")))
+    rm "$LOGS/$name.before" "$LOGS/$name.after"
+    printf '%-7s %-10s %4d s, %4d s of the cores\n' $result "$name" $seconds $cpu
+    [ $result = ok ] || tail -n 30 "$LOGS/$name.log" | sed 's/^/    /'
     failures "$LOGS/$name.log" | sed 's/^/    /'
 }
 
+# configure_and_build PRESET PRIORITY [FLAGS]
 configure_and_build() {
     preset=$1
-    shift
-    cmake --preset "$preset" -G Ninja -DHEARTH_TESTS=ON -DHEARTH_ALL=$ALL "$@" && cmake --build --preset "$preset" -j "$JOBS"
+    priority=$2
+    shift 2
+    cmake --preset "$preset" -G Ninja -DHEARTH_TESTS=ON -DHEARTH_ALL=$ALL "$@" &&
+        nice -n "$priority" cmake --build --preset "$preset" -j "$JOBS"
 }
 
 # An ASan report in a child process must fail the suite even where the test itself passed. But what a failed assertion leaves
@@ -82,21 +100,41 @@ tsan_tests() {
     TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1" ctest --preset tsan --verbose -j "$JOBS"
 }
 
-stage build configure_and_build release
+# beside STAGES: runs them in the background; join() waits and prints their lines. Tests sleep much of their time: the builds of the other
+# trees take what they leave, at the lowest priority. A background job of a script does not hear Ctrl-C: it ends with the group.
+beside() {
+    "$@" >"$LOGS/beside.txt" 2>&1 &
+}
+join() {
+    wait
+    cat "$LOGS/beside.txt"
+}
+trap 'trap - INT TERM; kill 0' INT TERM
+
+build_asan() {
+    # shellcheck disable=SC2086 # no flag, or one
+    stage build-asan configure_and_build asan 19 $kernels
+}
+build_tsan_and_fuzz() {
+    stage build-tsan configure_and_build tsan 19
+    stage build-fuzz configure_and_build fuzz 19
+}
+
+stage build configure_and_build release 0
+beside build_asan
 stage tests ctest --preset release $CTEST
 stage layers tests/checks/layers.sh
 stage links tests/checks/links.sh
 stage checklist tests/checks/checklist.sh
 stage trace tests/checks/trace.sh
-# shellcheck disable=SC2086 # no flag, or one
-stage build-asan configure_and_build asan $kernels
+join
+beside build_tsan_and_fuzz
 stage asan asan_tests
-stage build-tsan configure_and_build tsan
+join
 stage tsan tsan_tests
-stage build-fuzz configure_and_build fuzz
-seconds=5
-[ $ALL = OFF ] || seconds=20
-stage fuzz tests/fuzz/run.sh "${HEARTH_FUZZ_SECONDS:-$seconds}" "$LOGS/fuzz"
+fuzz_seconds=5
+[ $ALL = OFF ] || fuzz_seconds=20
+stage fuzz tests/fuzz/run.sh "${HEARTH_FUZZ_SECONDS:-$fuzz_seconds}" "$LOGS/fuzz"
 
 # The written skip list against what was skipped.
 grep -rhoE 'SKIP [a-z0-9_.-]+( [a-z0-9_.-]+)?: .*' "$LOGS"/*.log | sort -u >"$LOGS/skipped.txt"
@@ -108,7 +146,7 @@ while IFS= read -r line; do
         echo "$line"
     else
         echo "FAILED  a skip that tests/skips.txt does not allow here: $line"
-        failed="$failed skips"
+        echo skips >>"$FAILED"
     fi
 done <"$LOGS/skipped.txt"
 
@@ -123,7 +161,7 @@ awk '$4 == "Passed" { ended[$2 " " $3] = 1; next } { n[$2 " " $3]++ }
     END { for (test in n) if (test in ended) printf "retried: %s (%d)\n", test, n[test] }' "$LOGS/times.txt"
 echo "in $(($(date +%s) - started)) s"
 echo "${passed% *} passed, ${passed#* } failed, $skips skipped"
-if [ -n "$failed" ]; then
-    echo "failed:$failed (logs in $LOGS/)"
+if [ -s "$FAILED" ]; then
+    echo "failed: $(sort -u "$FAILED" | paste -sd ' ') (logs in $LOGS/)"
     exit 1
 fi
