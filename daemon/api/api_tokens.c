@@ -3,6 +3,7 @@
 #include "json/json_fields.h"
 #include "generation/generation.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -128,6 +129,7 @@ static void tokenize(struct request *r)
 
 static void answer_long(struct request *r)
 {
+    assert(r->server->generator->n_texts > 0);
     r->server->generator->n_texts--;
     answer(r);
 }

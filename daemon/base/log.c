@@ -1,6 +1,7 @@
 #include "log.h"
 #include "escape.h"
 
+#include <assert.h>
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
@@ -56,6 +57,7 @@ bool log_enabled(enum log_level level)
 
 static void append(char *out, size_t room, size_t *n, const char *text)
 {
+    assert(*n < room);
     size_t length = strnlen(text, room - *n - 1);
 
     memcpy(out + *n, text, length);

@@ -1,5 +1,7 @@
 #include "watchdog.h"
 
+#include <assert.h>
+
 static void begin(struct watchdog *w, const struct watchdog_signs *signs)
 {
     w->begun = true;
@@ -15,6 +17,7 @@ enum watchdog_verdict watchdog_check(struct watchdog *w, const struct watchdog_s
         return WATCHDOG_ALIVE;
     if (!w->begun)
         begin(w, signs);
+    assert(signs->now_ns >= w->checked_ns); /* else each look back would count as a quarter of the limit */
     uint64_t gap = signs->now_ns - w->checked_ns;
     if (gap > w->limit_ns / 4)
         gap = w->limit_ns / 4;

@@ -1,6 +1,7 @@
 /* choice.c - one text of a generation: from the engine's tokens to what the client has seen of it. */
 #include "generation.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* Takes room for all tokens that may come; the system gives the memory as they do. */
@@ -70,6 +71,7 @@ static void take_token(struct choice *c)
         engine_cancel(g->model->engine, &c->e);
     if (c->text.out.failed)
         generation_starve(g);
+    assert(c->text.safe <= UINT32_MAX); /* else a token's end would be cut to its lower half */
     if (c->ends)
         c->ends[i] = (uint32_t)c->text.safe;
 }
@@ -77,6 +79,8 @@ static void take_token(struct choice *c)
 void choice_take(struct choice *c)
 {
     uint32_t n = atomic_load_explicit(&c->e.n_out, memory_order_acquire), n_new = n - c->n_tokens;
+    assert(n >= c->n_tokens);     /* the engine's count only grows */
+    assert(n <= c->e.max_tokens); /* `out` and `ends` have room for no more */
     if (!n_new || c->text.matched)
         return;
     uint64_t now = clock_ns();
@@ -114,12 +118,15 @@ size_t choice_n_unshown(const struct choice *c)
 {
     if (c->e.embedding)
         return engine_n_embedding(c->g->model->engine);
+    assert(c->event_tokens <= c->n_tokens);
     return (c->n_tokens - c->event_tokens) * entries_per_token(c);
 }
 
 /* Tokens [event_tokens, to) and the text up to byte `end`. */
 static struct piece unseen(const struct choice *c, uint32_t to, size_t end)
 {
+    assert(end >= c->event_text); /* no event takes text back */
+    assert(to >= c->event_tokens);
     return (struct piece){
         .text = c->text.out.p + c->event_text, .len = end - c->event_text, .from = c->event_tokens, .to = to};
 }

@@ -5,6 +5,7 @@
 #include "schema/tool_grammar.h"
 #include "toolcall/toolcall_writing.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -547,6 +548,7 @@ size_t constraint_uncounted(const struct generation *g)
 static void count(struct generation *g, size_t n)
 {
     struct grammar_share *share = &g->grammar->share;
+    assert(g->server->reply_bytes >= share->n_counted);
     g->server->reply_bytes += n;
     g->server->reply_bytes -= share->n_counted;
     share->n_counted = n;

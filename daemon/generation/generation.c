@@ -15,6 +15,7 @@ static void unlink_generation(struct generation *g)
 {
     struct http_server *s = g->server;
     LIST_REMOVE(g, link);
+    assert(s->generator->n_active > 0);
     s->generator->n_active--;
 }
 
@@ -95,6 +96,7 @@ static void end_unsubmitted(struct generation *g, enum engine_finish finish)
 {
     for (; g->n_submitted < g->n_choices; g->n_submitted++, g->n_running--) {
         struct choice *c = &g->choices[g->n_submitted];
+        assert(g->n_running > 0);
         c->e.finish = finish;
         c->done = true;
     }
@@ -115,6 +117,7 @@ static void submit_more(struct generation *g)
 {
     uint32_t n_slots = g->server->cfg->slots;
     while (g->n_submitted < g->n_choices) {
+        assert(g->n_running >= g->n_choices - g->n_submitted); /* what the engine has not got runs, too */
         uint32_t at_work = g->n_running - (g->n_choices - g->n_submitted);
         if (at_work && at_work + g->p.n > n_slots)
             return;
@@ -168,7 +171,9 @@ static void prepared(struct request *r)
         prepare_again(g);
         return;
     }
+    assert(g->server->generator->n_preparing > 0);
     g->server->generator->n_preparing--;
+    assert(!g->model || g->model->n_preparing > 0);
     if (g->model)
         g->model->n_preparing--;
     request_drop_body(r);
@@ -616,6 +621,7 @@ static uint64_t held_soon(const struct http_server *s)
     LIST_FOREACH(g, &s->generator->generations, link)
         if (g->outgrown)
             held -= constraint_part(g);
+    assert(held <= s->reply_bytes); /* all parts were counted */
     return held;
 }
 
@@ -628,6 +634,7 @@ static void bound_grammar(struct generation *g)
     if (!grew || g->outgrown || s->reply_bytes <= s->cfg->body_memory)
         return;
     uint64_t held = held_soon(s), mine = constraint_part(g) + g->request->held;
+    assert(held >= mine);
     if (held <= s->cfg->body_memory || held - mine <= REQUEST_LARGE_REPLY)
         return;
     g->outgrown = true;

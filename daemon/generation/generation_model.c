@@ -4,6 +4,8 @@
 #include "generation.h"
 #include "json/json_member.h"
 
+#include <assert.h>
+
 #define MS        1000000ull
 #define LONG_BODY 65536 /* bytes that are searched in less than 0.1 ms */
 
@@ -141,7 +143,9 @@ void generation_take_models(struct generator *generator)
             continue;
         TAILQ_REMOVE(&generator->waiting, g, waiting);
         g->waits = false;
+        assert(generator->n_waiting > 0);
         generator->n_waiting--;
+        assert(generator->waiting_bytes >= g->request->body_cap); /* it waits with the body it came with */
         generator->waiting_bytes -= g->request->body_cap;
         if (m)
             begin(g, m);

@@ -1,5 +1,6 @@
 #include "output_text.h"
 
+#include <assert.h>
 #include <errno.h>
 
 static int prepare(struct text_stop *stop, struct arena *a)
@@ -70,6 +71,7 @@ static bool scan(struct text *t)
     while (t->scanned < t->out.len) {
         const struct text_stop *found = step(t, t->out.p[t->scanned++]);
         if (found) {
+            assert(t->scanned >= found->len);
             t->matched = found;
             t->out.len = t->scanned - found->len;
             t->scanned = t->safe = t->out.len;
@@ -77,6 +79,7 @@ static bool scan(struct text *t)
         }
     }
     /* A stop string begins at a character's border as the text does, so this is one too. */
+    assert(t->out.len - t->safe >= held_back(t)); /* what was shown is no part of a stop string to come */
     t->safe = t->out.len - held_back(t);
     return false;
 }

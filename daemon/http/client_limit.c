@@ -1,5 +1,6 @@
 #include "client_limit.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #define BUCKETS 1024
@@ -38,6 +39,7 @@ void clients_leave(struct clients *c, uint64_t id)
     struct client **at = c->buckets ? find(c, id) : NULL;
     if (!at || !*at || --(*at)->n)
         return;
+    assert(c->n > 0);
     struct client *gone = *at;
     *at = gone->next;
     free(gone);

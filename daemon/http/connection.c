@@ -3,6 +3,7 @@
 #include "http.h"
 #include "base/log.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
@@ -94,6 +95,7 @@ void connection_continue(struct connection *c)
 
 static void handle_closed(struct connection *c)
 {
+    assert(c->n_handles > 0 && c->server->n_handles >= c->n_handles);
     c->server->n_handles--;
     if (!--c->n_handles)
         free(c);
@@ -161,8 +163,10 @@ static bool is_idle(enum connection_state state)
 static void unlink_connection(struct connection *c)
 {
     struct connection_list *list = &c->server->connections[c->state];
+    assert(c->peer->n_idle >= is_idle(c->state)); /* or the address would count as the most crowded */
     c->peer->n_idle -= is_idle(c->state);
     TAILQ_REMOVE(&list->queue, c, link);
+    assert(list->n > 0);
     list->n--;
 }
 
@@ -365,6 +369,7 @@ static void connection_open(struct listener *l, struct MHD_Connection *mhd, void
 
 static void connection_close(struct connection *c)
 {
+    assert(c->server->n_connections > 0);
     c->server->n_connections--;
     unlink_connection(c);
     peer_unref(c->peer);

@@ -2,6 +2,7 @@
 #include "http.h"
 #include "base/log.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -522,6 +523,7 @@ static enum MHD_Result take_body(struct request *r, const char *data, size_t n)
     if (r->body_len + n > cfg->max_body)
         too_large(r->server, &r->error);
     else if (grow_body(r, r->body_len + n)) {
+        assert(r->body_len + n <= r->body_cap);
         memcpy(r->body + r->body_len, data, n);
         r->body_len += n;
         return MHD_YES;

@@ -1,6 +1,7 @@
 #include "listener.h"
 #include "tls.h"
 
+#include <assert.h>
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -246,7 +247,9 @@ static struct MHD_Daemon *start(struct listener *l, const struct listener_callba
 
 static void on_closed(uv_handle_t *handle)
 {
-    ((struct listener *)handle->data)->n_handles--;
+    struct listener *l = handle->data;
+    assert(l->n_handles > 0); /* the listener may be freed when none is left */
+    l->n_handles--;
 }
 
 int listener_open(struct listener *l, uv_loop_t *loop, const struct listener_callbacks *callbacks,

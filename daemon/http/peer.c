@@ -1,5 +1,6 @@
 #include "peer.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 struct peer *peer_ref(struct peers *all, uint64_t id)
@@ -21,6 +22,7 @@ struct peer *peer_ref(struct peers *all, uint64_t id)
 
 void peer_unref(struct peer *p)
 {
+    assert(p->refs > 0);
     if (--p->refs)
         return;
     LIST_REMOVE(p, link);

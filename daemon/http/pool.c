@@ -1,5 +1,6 @@
 #include "pool.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -120,6 +121,7 @@ static struct pool_job *queue_take_in_turn(struct queue *q)
     q->turn = job->turn;
     if (q->n_begun < TURN_CLIENTS)
         q->begun[q->n_begun++] = job->client;
+    assert(q->n_running < POOL_MAX_THREADS);
     q->running[q->n_running++] = job->client;
     return job;
 }
@@ -128,8 +130,9 @@ static struct pool_job *queue_take_in_turn(struct queue *q)
 static void queue_ran(struct queue *q, uint64_t client)
 {
     unsigned i = 0;
-    while (q->running[i] != client)
+    while (i < q->n_running && q->running[i] != client)
         i++;
+    assert(i < q->n_running); /* else another client's job would count as its own */
     q->running[i] = q->running[--q->n_running];
 }
 

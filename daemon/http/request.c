@@ -104,6 +104,7 @@ static void items_written(struct request *r)
 {
     r->writing = false;
     r->gone |= r->items.failed; /* half of it is sent: there is no way to tell but to end here */
+    assert(r->lists->i <= r->lists->to);
     if (r->lists->i == r->lists->to)
         r->lists = r->lists->next;
     if (r->dropped)
@@ -176,6 +177,8 @@ size_t request_n_ahead(const struct request *r)
 {
     if (r->writing)
         return REPLY_WINDOW;
+    assert(r->out_at <= r->out.len); /* else no client would seem to take its stream fast enough */
+    assert(r->items_at <= r->items.len);
     size_t n = r->out.len - r->out_at + r->items.len - r->items_at;
     return r->lists && n < REPLY_WINDOW ? REPLY_WINDOW : n;
 }
@@ -273,6 +276,7 @@ void request_resume(struct request *r)
 void request_count_body(struct request *r, size_t cap)
 {
     struct http_server *s = r->server;
+    assert(s->body_bytes >= r->body_cap);
     s->body_bytes = s->body_bytes - r->body_cap + cap;
     if (r->route && r->route->text)
         s->text_bytes = s->text_bytes - r->body_cap + cap;
@@ -334,6 +338,7 @@ void request_ref(struct request *r)
 
 void request_unref(struct request *r)
 {
+    assert(r->refs > 0);
     if (--r->refs)
         return;
     request_drop_body(r);
@@ -359,6 +364,7 @@ static void run_job(struct pool_job *job)
 void request_run(struct request *r, enum pool_class class, void (*work)(struct request *),
                  void (*worked)(struct request *))
 {
+    assert(!r->working); /* its one job would stand in a queue twice */
     r->work = work;
     r->worked = worked;
     r->job.run = run_job;
@@ -388,6 +394,7 @@ void http_take_jobs(struct http_server *s)
     struct pool_job *job;
     while ((job = pool_next(s->pool))) {
         struct request *r = request_of(job);
+        assert(s->n_jobs > 0);
         s->n_jobs--;
         r->working = false;
         r->worked(r);

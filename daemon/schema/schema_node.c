@@ -2,6 +2,7 @@
  */
 #include "schema_private.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -108,6 +109,7 @@ uint32_t node_and(struct compiler *c, uint32_t a, uint32_t b)
         return a;
     if (a == SCHEMA_TRUE || b == SCHEMA_FALSE)
         return b;
+    assert(a < c->n_nodes && b < c->n_nodes);
     uint32_t n = c->nodes[a].n_atoms, m = c->nodes[b].n_atoms;
     struct atom *both = schema_take(c, n + m, sizeof *both);
     if (!both)

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "http/tls.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -231,7 +232,9 @@ static void check_drained(struct server *s);
 
 static void on_closed(uv_handle_t *handle)
 {
-    ((struct server *)handle->data)->http.n_handles--;
+    struct server *s = handle->data;
+    assert(s->http.n_handles > 0); /* the server is closed when none is left */
+    s->http.n_handles--;
 }
 
 static void ignore_poll(uv_poll_t *poll, int status, int events)
@@ -249,7 +252,9 @@ static void no_work(uv_work_t *work)
 static void on_no_work(uv_work_t *work, int status)
 {
     (void)status;
-    ((struct server *)work->data)->http.n_jobs--;
+    struct server *s = work->data;
+    assert(s->http.n_jobs > 0);
+    s->http.n_jobs--;
 }
 
 uint32_t server_connections_within(uint64_t n_descriptors)
