@@ -66,12 +66,9 @@ struct sequence {
     struct kv_key restore_key; /* key of page restore_asked - 1 */
 };
 
-/* Rows that a product computes together on 512-bit vectors; a remainder of them costs a whole panel. */
-#define ENGINE_ROWS_TOGETHER 8
 /* The least number of prompt rows beside running texts, at any step_ms, so that prompts make progress;
- * less a remainder. A step that leaves prompt rows for later has at least ENGINE_LEAST_CHUNK of them. */
+ * less a remainder of engine.rows_together. */
 #define ENGINE_PREFILL_BESIDE 16
-#define ENGINE_LEAST_CHUNK    (ENGINE_PREFILL_BESIDE - ENGINE_ROWS_TOGETHER + 1)
 
 /* Classes of the number of texts in a step: 1, 2, 3 to 4, 5 to 8 ... up to STEP_MAX_LOGITS. */
 #define ENGINE_TEXT_CLASSES 7
@@ -119,6 +116,7 @@ struct engine {
     struct engine_config cfg;
     int32_t *end_tokens;
     uint32_t n_ctx, max_rows, n_vocab; /* n_vocab 0: unknown */
+    uint32_t rows_together;            /* as the backend's, at most ENGINE_PREFILL_BESIDE */
     uint32_t n_pages;
     bool shares_pages;
     uint32_t n_snapshots; /* of recurrent states */

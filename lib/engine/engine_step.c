@@ -274,7 +274,7 @@ static uint32_t prefill_rows(const struct engine *e, const struct flight *f, uin
     rows = rows > least ? rows : least;
     if (!beside && left <= 2 * rows)
         rows = left;
-    uint32_t n = (uint32_t)(rows < room ? rows : room), rest = (e->step.n_rows + n) % ENGINE_ROWS_TOGETHER;
+    uint32_t n = (uint32_t)(rows < room ? rows : room), rest = (e->step.n_rows + n) % e->rows_together;
     return n < left && n > rest ? n - rest : n;
 }
 
@@ -380,6 +380,12 @@ static void blend(double *average, double value)
     *average = *average > 0 ? 0.7 * *average + 0.3 * value : value;
 }
 
+/* The fewest prompt rows of a step beside texts that leaves rows to later ones. */
+static uint32_t least_chunk(const struct engine *e)
+{
+    return ENGINE_PREFILL_BESIDE - e->rows_together + 1;
+}
+
 /* Learns the cost of a finished step, which sizes the next ones. Chunks shorter than the planned ones say
  * little about the cost of a row. The shortest planned ones must count, or a cost that was measured too high
  * would stay. */
@@ -395,7 +401,7 @@ static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
         blend(&e->decode_ms, ms);
     if (f->n_decode > 0 && f->n_prefill == 0 && f->n_draft == 0)
         blend(&e->text_ms[engine_text_class(f->n_decode)], ms);
-    if (f->n_prefill < (f->n_decode ? ENGINE_LEAST_CHUNK : 16))
+    if (f->n_prefill < (f->n_decode ? least_chunk(e) : 16))
         return;
     uint32_t n_rows = f->n_prefill + f->n_decode + f->n_draft;
     if (f->n_decode)
