@@ -186,6 +186,9 @@ struct backend_ops {
     /* Raw logits [n_vocab] of logit row `index` of the newest finished step if it had STEP_EXPORT, else NULL.
      * Valid until the next submit. */
     const float *(*logits)(struct backend *be, uint32_t index);
+    /* Runs work(context, member) on every thread of the team, member below n_threads of backend_info and 0
+     * the calling one, and returns when all have. Between two calls of advance(). NULL: there is no team. */
+    void (*share)(struct backend *be, void (*work)(void *context, uint32_t member), void *context);
     /* Writes out[n_embd], the hidden state of row `row` of the newest finished step behind the last norm:
      * what the output weights multiply. Valid until the next step runs, which on cpu is the next advance().
      * NULL: this backend cannot say. */

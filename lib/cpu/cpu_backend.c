@@ -335,6 +335,14 @@ static void run_oldest(struct decoder *d)
     turn_give();
 }
 
+static void cpu_share(struct backend *be, void (*work)(void *context, uint32_t member), void *context)
+{
+    struct decoder *d = (struct decoder *)be;
+    turn_take(wait_for_turn, d);
+    team_run(d->team, work, context);
+    turn_give();
+}
+
 static int cpu_advance(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
                        struct error *err)
 {
@@ -522,6 +530,7 @@ const struct backend_ops cpu_backend = {
     .traced = cpu_traced,
     .park = cpu_park,
     .logits = cpu_logits,
+    .share = cpu_share,
     .hidden = cpu_hidden,
     .info = cpu_info,
     .close = cpu_close,

@@ -43,6 +43,8 @@ static void *engine_main(void *arg)
         engine_disk_move(e, now);
         engine_admit(e, now);
         engine_publish_stats(e);
+        if (!e->faulted)
+            engine_take_drawn(e);
         while (!e->faulted && e->n_flights < e->cfg.steps_in_flight && !engine_draft_holds(e) &&
                !engine_constrain_holds(e) && engine_submit_step(e))
             ;

@@ -89,7 +89,7 @@ bool engine_constrain_token(const struct engine *e, struct sequence *q, int32_t 
 bool engine_constrain_holds(const struct engine *e)
 {
     for (uint32_t slot = 0; e->n_flights > 0 && slot < e->cfg.n_slots; slot++)
-        if (e->seqs[slot].r && engine_token_waits(&e->seqs[slot]))
+        if (e->seqs[slot].r && !e->seqs[slot].drawing && engine_token_waits(&e->seqs[slot]))
             return true;
     return false;
 }

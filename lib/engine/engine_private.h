@@ -32,6 +32,8 @@ struct sequence {
     uint32_t n_samples; /* tokens requested from the decoder: received or in flight */
     bool masked;        /* of a constrained text: the mask of its next token is made */
     uint32_t mask;      /* its number for step_logit.mask, 0: no token may follow */
+    bool drawing;       /* its next token is to be drawn: struct engine_draw */
+    uint64_t draw_ns;   /* how long the last draw took */
     bool untaken;       /* its matcher has yet to take the last token of r->out */
     uint64_t last_step; /* id of the newest step that names it; 0: none */
     uint64_t admitted;  /* sequence number of its admission */
@@ -79,6 +81,13 @@ static inline uint32_t engine_text_class(uint32_t n)
         at++;
     return at;
 }
+
+/* A slot's result, whose token a chain of filters has yet to draw. */
+struct engine_draw {
+    struct step_result result;
+    uint32_t index;    /* of the token in the text */
+    uint64_t since_ns; /* the draw has waited since then */
+};
 
 /* A snapshot that a step in flight writes or, with `end` 0, is the last to read. */
 struct saving {
@@ -159,11 +168,12 @@ struct engine {
     double text_ms[ENGINE_TEXT_CLASSES]; /* a step of texts alone, by engine_text_class() */
     struct step step;
     float *hidden; /* [engine_n_embedding()] scratch */
-    /* Scratch of chains; its pages come with their first use. */
-    void *chain_scratch;
-    int32_t *chain_history; /* [n_ctx] */
-    uint32_t *chain_dry;    /* [n_ctx] */
-    uint32_t *masks;        /* [n_slots][mask_words]; NULL: the backend cannot constrain */
+    /* Of chains; its pages come with their first use. */
+    struct engine_draw *draws;    /* [n_slots] */
+    float *draw_logits;           /* [n_slots][n_vocab] */
+    struct draw_scratch *scratch; /* [n_scratch]: threads that draw at once */
+    uint32_t n_scratch;
+    uint32_t *masks; /* [n_slots][mask_words]; NULL: the backend cannot constrain */
     uint32_t mask_words;
     uint32_t mask_turn; /* the slot whose mask is the next to go on with */
 
@@ -304,12 +314,18 @@ bool engine_constrain_pending(const struct engine *e);
 bool engine_constrain_token(const struct engine *e, struct sequence *q, int32_t token);
 /* True if no further step may be submitted now: a sequence waits for its token (engine_token_waits()). */
 bool engine_constrain_holds(const struct engine *e);
-/* engine_sample.c: the scratch of chains. 0 or -ENOMEM. */
+/* engine_sample.c: the memory of chains. 0 or -ENOMEM. */
 int engine_sample_open(struct engine *e, struct error *err);
 void engine_sample_close(struct engine *e);
-/* Draws the token of a logit row of the newest finished step by the request's chain, in place of the
- * decoder's. */
-void engine_sample(struct engine *e, const struct sequence *q, uint32_t index, struct step_result *result);
+/* Keeps the logits of a row of the newest finished step until the request's chain has drawn the token that
+ * replaces the decoder's. */
+void engine_sample_keep(struct engine *e, uint32_t slot, uint32_t index, const struct step_result *result);
+/* Draws tokens for as long as a step may wait for them, on the decoder's threads where it has some. Those
+ * that it leaves are drawn in later rounds. Writes the slots whose draw has its token, slots[n_slots].
+ * Returns their number. */
+uint32_t engine_sample_draw(struct engine *e, uint32_t *slots);
+/* True if a token is still to be drawn. */
+bool engine_sample_pending(const struct engine *e);
 /* engine_embed.c: takes the rows of a finished step into the vector that the sequence's prompt asks for. Call
  * before another step runs. False: the vector is not finite. */
 bool engine_embed_rows(struct engine *e, const struct sequence *q, const struct span *rows);
@@ -318,5 +334,7 @@ void engine_enqueue(struct engine *e, struct engine_request *inbox);
 void engine_admit(struct engine *e, uint64_t now_ns);
 /* engine_step.c: builds the next step and submits it; false when there is none, or no room for it. */
 bool engine_submit_step(struct engine *e);
+/* Draws tokens that chains have to draw, and applies them. Call before steps are submitted. */
+void engine_take_drawn(struct engine *e);
 /* Runs the decoder and retires the finished steps. */
 void engine_advance(struct engine *e);

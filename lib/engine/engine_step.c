@@ -339,7 +339,7 @@ static bool build(struct engine *e, struct flight *f)
     f->depth = depth(s);
     /* Every running request makes progress. */
     assert(s->n_rows > 0 || e->n_flights > 0 || e->n_live == 0 || engine_disk_waits(e) ||
-           engine_constrain_pending(e));
+           engine_constrain_pending(e) || engine_sample_pending(e));
     engine_disk_build(e);
     return s->n_rows > 0 || s->n_page_ops > 0;
 }
@@ -545,15 +545,27 @@ static int retire(struct engine *e, struct flight *f, uint64_t now_ns, struct er
             publish_progress(e, &e->seqs[f->spans[i].slot], now_ns);
     for (uint32_t i = 0; i < f->n_logits; i++) {
         const struct asked *a = &f->asked[i];
-        if (!a->target && !a->dropped && e->seqs[a->slot].r && e->seqs[a->slot].r->chain)
-            engine_sample(e, &e->seqs[a->slot], a->index, &f->results[i]);
-        if (!a->target && !a->dropped && e->seqs[a->slot].r)
+        if (a->target || a->dropped || !e->seqs[a->slot].r)
+            continue;
+        if (e->seqs[a->slot].r->chain)
+            engine_sample_keep(e, a->slot, a->index, &f->results[i]);
+        else
             take_sample(e, &e->seqs[a->slot], a->index, &f->results[i], now_ns);
     }
     for (uint32_t i = 0; i < f->n_spans; i++) /* those that ended earlier and waited for this step */
         engine_release(e, f->spans[i].slot);
     engine_disk_retire(e, now_ns);
     return 0;
+}
+
+void engine_take_drawn(struct engine *e)
+{
+    uint32_t slots[STEP_MAX_SLOTS], n = engine_sample_draw(e, slots);
+    uint64_t now = n ? clock_ns() : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct engine_draw *d = &e->draws[slots[i]];
+        take_sample(e, &e->seqs[slots[i]], d->index, &d->result, now);
+    }
 }
 
 static struct flight *find_flight(struct engine *e, uint64_t id)
