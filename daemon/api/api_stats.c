@@ -187,10 +187,11 @@ static void put_models(struct buf *out, const struct http_server *s)
         json_put_str(out, v.name);
         buf_printf(out,
                    ",\"default\":%s,\"state\":\"%s\",\"running\":%u,\"waiting\":%u,\"loads\":%llu,"
-                   "\"failed_loads\":%llu,"
+                   "\"failed_loads\":%llu,\"timed_out\":%llu,"
                    "\"unloads_in_ms\":",
                    i - 1 == first ? "true" : "false", v.state, e.running, e.waiting,
-                   (unsigned long long)v.n_loads, (unsigned long long)v.n_failed);
+                   (unsigned long long)v.n_loads, (unsigned long long)v.n_failed,
+                   (unsigned long long)v.n_late);
         if (v.unloads_in_ms)
             buf_printf(out, "%llu}", (unsigned long long)v.unloads_in_ms);
         else

@@ -508,6 +508,90 @@ Test(models, the_wait_for_a_model_has_the_limits_of_the_queue)
     finish_crowd(&crowd);
 }
 
+/* The oldest waits for c; d is small enough for what is left. */
+Test(models, one_that_fits_beside_does_not_wait_for_the_one_that_does_not)
+{
+    struct crowd crowd;
+    start_crowd(&crowd, NULL, NULL, NULL, NULL);
+    int fd = begin_stream(STORY("c", ",\"max_tokens\":1"));
+    wait_loading(1);
+    wait_state("b", "leaving");
+    admin_limit_memory(512 << 20);
+    admin_copy(LLAMA, "d.gguf", SIZE_MAX);
+    expect_reply("/generate", STORY("d", ",\"max_tokens\":1"), 200, "\"model\":\"d\"");
+    wait_state("b", "leaving");
+    wait_loading(1);
+    close(fd);
+    finish_crowd(&crowd);
+}
+
+/* Without memory for it too it waits in its turn, and is tried once. */
+Test(models, one_that_does_not_fit_beside_either_waits_in_its_turn)
+{
+    struct crowd crowd;
+    start_crowd(&crowd, NULL, NULL, NULL, NULL);
+    int fds[2] = {begin_stream(STORY("c", ",\"max_tokens\":1"))};
+    wait_state("b", "leaving");
+    admin_copy(QWEN, "d.gguf", SIZE_MAX);
+    fds[1] = begin_stream(STORY("d", ",\"max_tokens\":1"));
+    wait_loading(2);
+    expect_reply("/generate", STORY("c", ",\"queue_timeout_ms\":50"), 504, "queue_timeout_ms (50)");
+    char *log = daemon_read_log(), *once = strstr(log, "d waits: it has no room beside the loaded models");
+    cr_assert(once && !strstr(once + 1, "d waits: it has no room"), "%s", log);
+    free(log);
+    end_long_stream(crowd.fds[1], &crowd.streams[1]);
+    for (int i = 0; i < 2; i++) {
+        struct reply r = read_reply(fds[i]);
+        cr_assert_eq(r.status, 200, "%d: %s", r.status, r.body);
+        reply_free(&r);
+        close(fds[i]);
+    }
+    end_long_stream(crowd.fds[0], &crowd.streams[0]);
+    finish();
+}
+
+Test(models, a_stream_that_waits_for_its_model_is_kept_alive)
+{
+    struct crowd crowd;
+    start_crowd(&crowd, "--keepalive-ms", "100", NULL, NULL);
+    const char *bodies[] = {STORY("c", ",\"max_tokens\":1,\"stream\":true"),
+                            "{\"model\":\"c\",\"prompt\":7,\"stream\":true}",
+                            STORY("c", ",\"stream\":true,\"queue_timeout_ms\":1500")};
+    const char *last[] = {"[DONE]", "prompt must be", "queue_timeout_ms (1500) passed"};
+    struct reply r[3] = {0};
+    int fds[3], silent = begin_stream(STORY("c", ",\"max_tokens\":1"));
+    for (int i = 0; i < 3; i++) {
+        fds[i] = begin_stream(bodies[i]);
+        while (!r[i].raw || !strstr(r[i].raw, ": keep-alive"))
+            cr_assert(reply_more(&r[i], fds[i]));
+        cr_assert(!strncmp(r[i].raw, "HTTP/1.1 200", 12), "%s", r[i].raw);
+    }
+    while (!strstr(r[2].raw, last[2]))
+        cr_assert(reply_more(&r[2], fds[2]));
+    cr_assert(strstr(r[2].raw, "event: error"), "%s", r[2].raw);
+    expect_get("/metrics", "hearth_model_wait_timeouts_total{model=\"c\"} 1\n");
+    expect_get("/stats", "\"timed_out\":1");
+    char *log = daemon_read_log();
+    cr_assert(strstr(log, "timeout"), "%s", log);
+    free(log);
+    end_long_stream(crowd.fds[1], &crowd.streams[1]);
+    for (int i = 0; i < 2; i++)
+        while (!strstr(r[i].raw, last[i]))
+            cr_assert(reply_more(&r[i], fds[i]), "%s", r[i].raw);
+    cr_assert(strstr(r[1].raw, "event: error"), "%s", r[1].raw);
+    struct reply whole = read_reply(silent);
+    cr_assert_eq(whole.status, 200, "%s", whole.body);
+    cr_assert(!strstr(whole.raw, "keep-alive\n"), "%s", whole.raw);
+    reply_free(&whole);
+    close(silent);
+    for (int i = 0; i < 3; i++) {
+        reply_free(&r[i]);
+        close(fds[i]);
+    }
+    end_long_stream(crowd.fds[0], &crowd.streams[0]);
+    finish();
+}
+
 /* ---- models that cannot be had ---- */
 
 /* As many as are loaded at once, and one more that is none. */
