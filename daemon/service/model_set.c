@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "gguf/gguf.h"
+#include "kv/prefix_disk.h"
 #include "model/model.h"
 #include "model_dir.h"
 #include "model_file.h"
@@ -48,10 +49,11 @@ struct model_set {
     struct figures *figures; /* [n_figures], by number */
     int n_figures;
     struct place places[MODEL_SET_MOST];
-    int first;               /* the number of the first model */
-    struct place *loading;   /* its loader's thread is at it */
-    struct place *closing;   /* in the hands of the pool */
-    struct loader *checking; /* reads the file of checked_number, for which another is to go; or NULL */
+    struct prefix_dir *prefix_dir; /* what they keep on disk */
+    int first;                     /* the number of the first model */
+    struct place *loading;         /* its loader's thread is at it */
+    struct place *closing;         /* in the hands of the pool */
+    struct loader *checking;       /* reads the file of checked_number, for which another is to go; or NULL */
     int checked_number;
     bool is_checked;      /* its file is a model's */
     struct place *victim; /* takes no new requests, and is closed after its last */
@@ -271,6 +273,7 @@ static int start_loader(struct model_set *set, struct loader **l, int number, vo
     const char *file = set->dir.entries[number].file;
     struct loader_options options = {.cfg = set->options.cfg,
                                      .path = file,
+                                     .prefix_dir = set->prefix_dir,
                                      .check = l == &set->checking,
                                      .wake = server_wake,
                                      .wake_context = set->options.server,
@@ -657,6 +660,7 @@ static void free_set(struct model_set *set)
     if (set->timer)
         uv_close((uv_handle_t *)set->timer, on_timer_closed);
     model_dir_free(&set->dir);
+    prefix_dir_close(set->prefix_dir);
     free(set->figures);
     free(set);
 }
@@ -675,8 +679,9 @@ int model_set_open(struct model_set **out, const struct model_set_options *optio
         uv_timer_init(options->loop, set->timer);
         set->timer->data = set;
     }
-    int rc = set->timer ? model_dir_open(&set->dir, options->cfg->models, err)
-                        : error_set(err, -ENOMEM, "out of memory");
+    int rc = set->timer && prefix_dir_open(&set->prefix_dir) == 0
+                 ? model_dir_open(&set->dir, options->cfg->models, err)
+                 : error_set(err, -ENOMEM, "out of memory");
     if (rc == 0)
         rc = find_first(set, err);
     if (rc == 0)

@@ -433,6 +433,43 @@ Test(models, one_that_waits_can_be_cancelled)
     finish();
 }
 
+/* ---- room on disk ---- */
+
+/* Pages of 64 tokens of either model have some 20 KB. */
+Test(models, all_share_the_budget_of_the_prefix_cache_on_disk)
+{
+    char cache[160], body[4000], *at;
+    admin_open();
+    snprintf(cache, sizeof cache, "%s/cache", admin_dir);
+    admin_copy(QWEN, "a.gguf", SIZE_MAX);
+    admin_copy(LLAMA, "b.gguf", SIZE_MAX);
+    daemon_start((const char *[]){"--model", "", "--models", admin_dir, "--prefix-cache-dir", cache,
+                                  "--prefix-cache-disk", "1M", NULL});
+    for (int i = 0; i < 60; i++) {
+        at = body + sprintf(body, "{\"model\":\"%c\",\"max_tokens\":1,\"prompt\":[%d", 'a' + i % 2, i + 1);
+        for (int k = 0; k < 400; k++)
+            at += sprintf(at, ",%d", 1 + (k * 7 + i) % 200);
+        sprintf(at, "]}");
+        expect_reply("/generate", body, 200, "");
+        usleep(20000); /* idle, it writes */
+    }
+    wait_stat("requests.running", 0);
+    long long bytes = stat_number("prefix_disk.bytes"), on_disk = 0;
+    DIR *d = opendir(cache);
+    struct stat st;
+    for (const struct dirent *e; (e = readdir(d));)
+        if (e->d_name[0] != '.' && fstatat(dirfd(d), e->d_name, &st, 0) == 0)
+            on_disk += st.st_size;
+    closedir(d);
+    cr_assert_gt(bytes, 512 << 10, "both have written: %lld", bytes);
+    cr_assert_leq(bytes, 1 << 20);
+    cr_assert_leq(on_disk, 1 << 20, "%lld bytes are on disk", on_disk);
+    daemon_stop();
+    temporary_dir_each(cache, temporary_dir_unlink, NULL);
+    rmdir(cache);
+    admin_close();
+}
+
 /* ---- room for others ---- */
 
 /* A daemon on which requests for c wait: a and b run one each, memory is used up, and b, which is not the
