@@ -148,6 +148,8 @@ static void put_speculation(struct buf *out, const struct engine_stats *e)
     put_count(out, "counter", "hearth_draft_tokens_total", "Tokens drafted by prompt lookup.", e->drafted);
     put_count(out, "counter", "hearth_draft_tokens_accepted_total", "Drafted tokens that were accepted.",
               e->accepted);
+    put_count(out, "counter", "hearth_draft_tokens_forced_total",
+              "Accepted drafts that a grammar had forced.", e->forced);
     put_count(out, "counter", "hearth_draft_steps_total", "Steps with drafted tokens.", e->draft_steps);
     put_count(out, "counter", "hearth_draft_steps_saved_total", "Steps saved by accepted drafts.",
               e->steps_saved);

@@ -32,7 +32,8 @@ struct sequence {
     uint32_t n_samples; /* tokens requested from the decoder: received or in flight */
     bool masked;        /* of a constrained text: the mask of its next token is made */
     uint32_t mask;      /* its number for step_logit.mask, 0: no token may follow */
-    bool untaken;       /* its matcher has yet to take the last token of r->out */
+    uint32_t n_taken;   /* tokens of r->out that its matcher has taken */
+    uint32_t ahead;     /* the number of the mask behind its first draft; those behind others follow */
     uint64_t last_step; /* id of the newest step that names it; 0: none */
     uint64_t admitted;  /* sequence number of its admission */
 
@@ -105,7 +106,8 @@ struct flight {
         uint32_t slot;
         uint32_t index; /* of the sampled token or, with `target`, of the prompt token */
         bool target;
-        bool dropped; /* it follows a wrong draft: the result is void */
+        bool dropped;  /* it follows a wrong draft: the result is void */
+        uint32_t mask; /* of a constrained text, as in step_logit */
     } asked[STEP_MAX_LOGITS];
     struct step_result results[STEP_MAX_LOGITS];
 };
@@ -165,8 +167,9 @@ struct engine {
     void *chain_scratch;
     int32_t *chain_history; /* [n_ctx] */
     uint32_t *chain_dry;    /* [n_ctx] */
-    uint32_t *masks;        /* [n_slots][mask_words]; NULL: the backend cannot constrain */
-    uint32_t mask_words;
+    uint32_t *masks;        /* [n_masks][mask_words], of each slot one; NULL: the backend cannot constrain */
+    uint32_t n_masks, mask_words;
+    uint32_t n_ahead;   /* masks behind drafts in the step that is being built: they follow the slots' */
     uint32_t mask_turn; /* the slot whose mask is the next to go on with */
 
     /* Figures, written by the engine thread (n_open and rejected also by engine_submit()). */
@@ -174,7 +177,7 @@ struct engine {
     _Atomic uint32_t n_open, n_held, n_running; /* requests unfinished, queued without room, running */
     _Atomic uint64_t completed, failed, rejected, cancelled, timed_out;
     _Atomic uint64_t prompt_tokens, cached_tokens, generated_tokens, steps, heartbeat_ns;
-    _Atomic uint64_t drafted, accepted, draft_steps, steps_saved, draft_requests, turned_off;
+    _Atomic uint64_t drafted, accepted, forced, draft_steps, steps_saved, draft_requests, turned_off;
     _Atomic uint32_t pages_total, pages_used, pages_cached, snapshots_kept;
     struct rate rates[RATE_SECONDS + 1];
 };
@@ -301,9 +304,14 @@ void engine_constrain_close(struct engine *e);
 void engine_constrain_masks(struct engine *e);
 /* True if a mask is still to be made. */
 bool engine_constrain_pending(const struct engine *e);
-/* Takes a sampled token; false when its mask forbids it, or there was none. The matcher reads it when the
- * next mask is made, within the same time. */
-bool engine_constrain_token(const struct engine *e, struct sequence *q, int32_t token);
+/* Tells if the mask, which is that of the token's row, allows it; false too where there was none. The matcher
+ * reads it when the next mask is made, within the same time. */
+bool engine_constrain_allows(const struct engine *e, uint32_t mask, int32_t token);
+/* Writes drafts of at most `most` tokens, whose bytes must come next; their number. The text may be cut into
+ * other tokens. */
+uint32_t engine_constrain_forced(const struct engine *e, uint32_t slot, int32_t *tokens, uint32_t most);
+/* Makes the masks behind n drafts, for the step that is being built; how many of these there are. */
+uint32_t engine_constrain_ahead(struct engine *e, uint32_t slot, const int32_t *tokens, uint32_t n);
 /* True if no further step may be submitted now: a sequence waits for its token (engine_token_waits()). */
 bool engine_constrain_holds(const struct engine *e);
 /* engine_sample.c: the scratch of chains. 0 or -ENOMEM. */
@@ -311,7 +319,8 @@ int engine_sample_open(struct engine *e, struct error *err);
 void engine_sample_close(struct engine *e);
 /* Draws the token of a logit row of the newest finished step by the request's chain, in place of the
  * decoder's. */
-void engine_sample(struct engine *e, const struct sequence *q, uint32_t index, struct step_result *result);
+void engine_sample(struct engine *e, const struct sequence *q, const struct asked *a,
+                   struct step_result *result);
 /* engine_embed.c: takes the rows of a finished step into the vector that the sequence's prompt asks for. Call
  * before another step runs. False: the vector is not finite. */
 bool engine_embed_rows(struct engine *e, const struct sequence *q, const struct span *rows);

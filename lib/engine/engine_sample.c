@@ -37,14 +37,16 @@ static uint32_t copy_history(const struct engine *e, const struct engine_request
     return n - from;
 }
 
-void engine_sample(struct engine *e, const struct sequence *q, uint32_t index, struct step_result *result)
+void engine_sample(struct engine *e, const struct sequence *q, const struct asked *a,
+                   struct step_result *result)
 {
     const struct engine_request *r = q->r;
+    uint32_t index = a->index;
     const float *logits = executor_logits(e->x, result->logit_index);
     bool bans = r->ignore_eos || index < r->min_tokens;
     const uint32_t *mask = NULL;
-    if (r->constraint && q->mask)
-        mask = e->masks + (size_t)(q->mask - 1) * e->mask_words;
+    if (a->mask)
+        mask = e->masks + (size_t)(a->mask - 1) * e->mask_words;
     assert(logits); /* the step asked for them, and no other has run */
     struct sampler_input in = {.logits = logits,
                                .n_vocab = e->n_vocab,
