@@ -3,7 +3,7 @@
  * once and remembered. A byte that leaves the string is looked at anew each time, since it depends on the
  * stack. */
 #include "grammar_builder.h"
-#include "matcher_private.h"
+#include "memo_walk.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -14,25 +14,12 @@
 #define MEMO_BYTES                                                                                           \
     (8 << 20) /* of a grammar's: 19 KB each for 150,000 tokens, 170 KB where characters count */
 
-struct exit_node { /* a node whose byte leaves the part */
-    uint32_t node;
-    uint32_t count; /* characters of the token before it */
-};
-struct memo {
-    uint32_t *mask;          /* tokens that stay inside */
-    uint8_t *counts;         /* [n_tokens]: their characters, 255 for other tokens; NULL where none count */
-    uint32_t n_inside, most; /* tokens in the mask; the largest of the counts */
-    struct exit_node *exits;
-    uint32_t n_exits, exit_room;
-    uint32_t exit_state;
-    bool byte_exit; /* the exit state reads one byte, and `exits` lists the nodes that have it */
-    bool useless;   /* more than one way out: walk instead */
-};
 struct vocabulary_memos {
     const struct vocabulary *of;
     struct memo **memo; /* by key */
     uint32_t n, n_made;
-    size_t n_bytes; /* of all */
+    size_t n_bytes;        /* of all */
+    struct any_string any; /* of a vocabulary's */
 };
 
 int memo_store_open(struct vocabulary_memos **out)
@@ -57,6 +44,7 @@ void memo_store_close(struct vocabulary_memos *s)
         return;
     for (uint32_t i = 0; i < s->n; i++)
         memo_free(s->memo[i]);
+    any_string_close(&s->any);
     free(s->memo);
     free(s);
 }
@@ -86,9 +74,7 @@ struct trie_walk {
     struct matcher *m;
     const struct vocabulary *v;
     uint32_t *mask;
-    struct memo *memo; /* being made, or NULL */
-    bool lists_exits;  /* the memo lists the nodes of exit_byte where a text leaves the part */
-    uint8_t exit_byte;
+    struct memo *memo;    /* being made, or NULL */
     struct config *level; /* [max_len + 1] */
     uint64_t pause;       /* with less work left the walk pauses */
     /* The place of the walk: `node` is next; nodes at the levels [0, top] end at ends[]. */
@@ -107,20 +93,6 @@ static void set_token(const struct trie_walk *w, int32_t token, uint32_t count)
     }
 }
 
-static bool add_exit(struct memo *o, uint32_t node, uint32_t count)
-{
-    if (o->n_exits == o->exit_room) {
-        uint32_t more = o->exit_room ? 2 * o->exit_room : 256;
-        struct exit_node *e = realloc(o->exits, more * sizeof *e);
-        if (!e)
-            return false;
-        o->exits = e;
-        o->exit_room = more;
-    }
-    o->exits[o->n_exits++] = (struct exit_node){node, count};
-    return true;
-}
-
 /* Takes the node's byte from the level above it. True: look below it too. */
 static bool walk_node(struct trie_walk *w, uint32_t node, uint32_t depth)
 {
@@ -128,8 +100,8 @@ static bool walk_node(struct trie_walk *w, uint32_t node, uint32_t depth)
     const struct vocabulary_node *n = &w->v->nodes[node];
     const struct config *above = &w->level[depth - 1];
     struct config *here = &w->level[depth];
-    if (w->lists_exits && above->exits && n->byte == w->exit_byte &&
-        !add_exit(w->memo, node, above->exit_count))
+    if (w->memo && w->memo->byte_exit && above->exits && n->byte == w->memo->exit_byte &&
+        !memo_add_exit(w->memo, node, above->exit_count))
         m->failed = true;
     if (above->n == 0 ||
         (m->g->has_unique && !m->alone && !matcher_put_text(m, m->n_text - 1, (char)n->byte)))
@@ -234,6 +206,48 @@ static void count_inside(struct memo *o, const struct vocabulary *v)
             o->most = o->counts[t];
 }
 
+/* Walks the nodes [node, end), children of one, from a state alone. */
+static bool walk_from(struct trie_walk *w, uint32_t state, uint32_t node, uint32_t end)
+{
+    struct mark before = mark(w->m);
+    if (matcher_start(w->m, (struct thread){state, 0, NO_FRAME, 0}, &w->level[0])) {
+        walk_begin(w, node, end);
+        walk(w);
+    }
+    go_back(w->m, before);
+    return !w->m->failed;
+}
+
+static bool walk_slowly(void *context, uint32_t state, uint32_t node)
+{
+    struct trie_walk *w = context;
+    return walk_from(w, state, node, w->v->nodes[node].end);
+}
+
+/* The mask of any string, if it can stand for most of this one's. */
+static const struct memo *string_memo(const struct vocabulary *v, const struct memo *o)
+{
+    const struct vocabulary_memos *s = v->strings;
+    const struct memo *string = s->memo && s->of == v && s->any.keys ? s->memo[0] : NULL;
+    bool serves = string && !string->useless && string->byte_exit &&
+                  (!o->byte_exit || o->exit_byte == string->exit_byte);
+    return serves ? string : NULL;
+}
+
+/* False: another walk is needed, or the matcher has failed. */
+static bool walk_by_tables(struct matcher *m, const struct vocabulary *v, struct memo *o, uint32_t state,
+                           struct config *level)
+{
+    struct trie_walk w = {.m = m, .v = v, .mask = o->mask, .memo = o, .level = level};
+    if (o->counts)
+        return false;
+    if (memo_walk(m, v, o, state, &v->strings->any, string_memo(v, o), walk_slowly, &w))
+        return true;
+    memset(o->mask, 0, vocabulary_mask_words(v) * sizeof *o->mask);
+    o->n_exits = 0;
+    return m->failed;
+}
+
 static struct memo *memo_make(struct matcher *m, const struct vocabulary *v, uint32_t state,
                               struct config *level)
 {
@@ -247,17 +261,14 @@ static struct memo *memo_make(struct matcher *m, const struct vocabulary *v, uin
     }
     bool many;
     o->exit_state = find_exit(m, state, &many);
-    struct trie_walk w = {.m = m, .v = v, .mask = o->mask, .memo = o, .level = level};
-    o->byte_exit = o->exit_state != NO_FRAME && reads_one_byte(m->g, o->exit_state, &w.exit_byte);
+    o->byte_exit = o->exit_state != NO_FRAME && reads_one_byte(m->g, o->exit_state, &o->exit_byte);
     o->useless = many;
-    w.lists_exits = o->byte_exit;
     if (many)
         return o;
     m->alone = true;
-    if (matcher_start(m, (struct thread){state, 0, NO_FRAME, 0}, &level[0])) {
-        walk_begin(&w, 0, v->n_nodes);
-        walk(&w);
-    }
+    if (!walk_by_tables(m, v, o, state, level))
+        walk_from(&(struct trie_walk){.m = m, .v = v, .mask = o->mask, .memo = o, .level = level}, state, 0,
+                  v->n_nodes);
     m->alone = false;
     if (m->failed)
         goto fail;
@@ -292,7 +303,7 @@ static const struct memo *memo_of(struct matcher *m, const struct vocabulary *v,
                                   struct config *level)
 {
     uint32_t key = m->g->states[state].memo;
-    if (key == GRAMMAR_NO_MEMO || (m->g->has_unique && key >= GRAMMAR_STRING_MEMOS))
+    if (key == GRAMMAR_NO_MEMO)
         return NULL;
     struct vocabulary_memos *s = key < GRAMMAR_STRING_MEMOS ? v->strings : m->g->memos;
     if (!s->memo) {
@@ -584,6 +595,8 @@ int vocabulary_warm(struct vocabulary *v)
         rc = matcher_open(&m, g);
     if (rc == 0 && matcher_bytes(m, "\"", 1) == 1)
         matcher_mask(m, v, mask);
+    if (rc == 0)
+        rc = any_string_open(&v->strings->any, v, g);
     matcher_close(m);
     grammar_unref(g);
     free(mask);

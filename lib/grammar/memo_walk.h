@@ -1,0 +1,43 @@
+/* memo_walk.h - the walk of the whole trie by one state of a part of a grammar, for a memo: by tables of the
+ * states' bytes, and from the mask of any JSON string where the part allows nearly every string. Thread: the
+ * engine's. Memory: scratch of one call; the keys are the vocabulary's. */
+#pragma once
+#include "matcher_private.h"
+
+struct exit_node { /* a node whose byte leaves the part */
+    uint32_t node;
+    uint32_t count; /* characters of the token before it */
+};
+struct memo {
+    uint32_t *mask;          /* tokens that stay inside */
+    uint8_t *counts;         /* [n_tokens]: their characters, 255 for other tokens; NULL where none count */
+    uint32_t n_inside, most; /* tokens in the mask; the largest of the counts */
+    struct exit_node *exits; /* by node */
+    uint32_t n_exits, exit_room;
+    uint32_t exit_state;
+    bool byte_exit; /* the exit state reads one byte, and `exits` lists the nodes that have it */
+    uint8_t exit_byte;
+    bool useless; /* more than one way out: walk instead */
+};
+
+/* Any JSON string, as the vocabulary's trie sees it. */
+struct any_string {
+    struct grammar *g;
+    uint32_t states[GRAMMAR_STRING_MEMOS]; /* of g, by memo key */
+    uint8_t *keys; /* [n_nodes]: the memo key of the state behind a node, from key 0; ANY_STRING_NONE: several
+                      or none */
+};
+#define ANY_STRING_NONE 255
+
+/* Takes a reference to g, a grammar of builder_string(). 0 or -ENOMEM. */
+int any_string_open(struct any_string *a, const struct vocabulary *v, struct grammar *g);
+void any_string_close(struct any_string *a); /* zeros are fine */
+
+bool memo_add_exit(struct memo *o, uint32_t node, uint32_t count);
+
+/* Fills o's mask and exits from `state`. `string`, the memo of key 0, and `any` may be NULL. `slow` walks a
+ * node and what is below it from a state with several ways. False: tables for so many states have no room, or
+ * the walk's work has run out; what stands in the mask and the exits is of no use then. */
+bool memo_walk(struct matcher *m, const struct vocabulary *v, struct memo *o, uint32_t state,
+               const struct any_string *any, const struct memo *string,
+               bool (*slow)(void *context, uint32_t state, uint32_t node), void *context);
