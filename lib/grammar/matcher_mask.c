@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_MEMOS 256 /* of a grammar */
+#define MAX_MEMOS  256 /* of a grammar */
+#define MAX_RECENT 4
 #define MEMO_BYTES                                                                                           \
     (8 << 20) /* of a grammar's: 19 KB each for 150,000 tokens, 170 KB where characters count */
 
@@ -18,8 +19,10 @@ struct vocabulary_memos {
     const struct vocabulary *of;
     struct memo **memo; /* by key */
     uint32_t n, n_made;
-    size_t n_bytes;        /* of all */
-    struct any_string any; /* of a vocabulary's */
+    size_t n_bytes;                        /* of all */
+    struct any_string any;                 /* of a vocabulary's */
+    const struct memo *recent[MAX_RECENT]; /* of a grammar's: the newest, in turns */
+    uint32_t n_recent;
 };
 
 int memo_store_open(struct vocabulary_memos **out)
@@ -239,10 +242,20 @@ static bool walk_by_tables(struct matcher *m, const struct vocabulary *v, struct
                            struct config *level)
 {
     struct trie_walk w = {.m = m, .v = v, .mask = o->mask, .memo = o, .level = level};
+    const struct memo *recent[MAX_RECENT];
+    struct memo_bases bases = {.memos = recent, .string = string_memo(v, o), .any = &v->strings->any};
     if (o->counts)
         return false;
-    if (memo_walk(m, v, o, state, &v->strings->any, string_memo(v, o), walk_slowly, &w))
+    o->state = state;
+    for (uint32_t i = 0; i < m->g->memos->n_recent && i < MAX_RECENT; i++) {
+        const struct memo *r = m->g->memos->recent[i];
+        if (!o->byte_exit || (r->byte_exit && r->exit_byte == o->exit_byte))
+            recent[bases.n_memos++] = r;
+    }
+    if (memo_walk(m, v, o, &bases, walk_slowly, &w)) {
+        m->g->memos->recent[m->g->memos->n_recent++ % MAX_RECENT] = o;
         return true;
+    }
     memset(o->mask, 0, vocabulary_mask_words(v) * sizeof *o->mask);
     o->n_exits = 0;
     return m->failed;

@@ -167,8 +167,9 @@ struct part_walk {
     struct matcher *m;
     const struct vocabulary *v;
     struct memo *o;
-    const struct any_string *any; /* NULL: it begins with an empty mask */
-    const struct memo *string;
+    /* The mask that it begins with: of any string, or of another state of the grammar; NULL: empty. */
+    const struct memo *base;
+    const struct any_string *any; /* NULL: base is of a state of the grammar */
     struct tables tables;
     bool (*slow)(void *context, uint32_t state, uint32_t node);
     void *context;
@@ -188,18 +189,26 @@ bool memo_add_exit(struct memo *o, uint32_t node, uint32_t count)
     return true;
 }
 
-static void set_token(const struct part_walk *w, int32_t token)
+static void set_token(const struct part_walk *w, const struct vocabulary_node *n)
 {
-    for (; token >= 0; token = w->v->same[token])
+    int32_t token = n->token;
+    if (token >= 0)
+        w->o->mask[token / 32] |= 1u << (token % 32);
+    while (n->shared && (token = w->v->same[token]) >= 0)
         w->o->mask[token / 32] |= 1u << (token % 32);
 }
 
-/* Takes the tokens of [node, end) out of the mask, which began with those of any string. */
+/* Takes the tokens of [node, end) out of the mask, which began with the base's. */
 static void clear_tokens(const struct part_walk *w, uint32_t node, uint32_t end)
 {
-    for (; w->any && node < end; node++)
-        for (int32_t token = w->v->nodes[node].token; token >= 0; token = w->v->same[token])
+    for (; w->base && node < end; node++) {
+        const struct vocabulary_node *n = &w->v->nodes[node];
+        int32_t token = n->token;
+        if (token >= 0)
             w->o->mask[token / 32] &= ~(1u << (token % 32));
+        while (n->shared && (token = w->v->same[token]) >= 0)
+            w->o->mask[token / 32] &= ~(1u << (token % 32));
+    }
 }
 
 /* Below the node all is as in any string. */
@@ -216,7 +225,7 @@ static bool joins(const struct part_walk *w, struct table *t, uint32_t node)
 
 static bool copy_exits(struct part_walk *w, uint32_t node, uint32_t end)
 {
-    const struct memo *s = w->string;
+    const struct memo *s = w->base;
     uint32_t lo = 0, hi = s->n_exits;
     while (lo < hi) {
         uint32_t mid = (lo + hi) / 2;
@@ -231,88 +240,122 @@ static bool copy_exits(struct part_walk *w, uint32_t node, uint32_t end)
     return true;
 }
 
-/* Takes a node from the state above it. The table of the state behind it in *below, NULL: nothing below is
- * to be walked. */
-static bool take_node(struct part_walk *w, const struct table *above, uint32_t node, struct table **below)
+/* A level of the walk: the state behind its node, and where the base's walk is there; NULL: nowhere. */
+struct level {
+    struct table *at, *base;
+    uint32_t end;
+};
+
+static struct table *behind(struct part_walk *w, const struct table *above, uint8_t byte)
+{
+    uint32_t next = above ? above->next[byte] : DEAD;
+    return next == DEAD || next == SLOW ? NULL : table_of(&w->tables, next);
+}
+
+/* Below the node all is as in the base. */
+static bool is_as_base(const struct part_walk *w, struct table *t, const struct table *base, uint32_t node)
+{
+    return w->any ? joins(w, t, node) : w->base && t == base;
+}
+
+/* Takes a node from the state above it. What is below is to be walked where *below has a state. */
+static bool take_node(struct part_walk *w, const struct level *above, uint32_t node, struct level *below)
 {
     const struct vocabulary_node *n = &w->v->nodes[node];
-    uint32_t next = above->next[n->byte];
-    *below = NULL;
-    if (next != SLOW && w->o->byte_exit && above->leaves && n->byte == w->o->exit_byte &&
+    uint32_t next = above->at->next[n->byte];
+    bool unsure = next == SLOW || (above->base && above->base->next[n->byte] == SLOW);
+    *below = (struct level){.end = n->end};
+    if (!unsure && w->o->byte_exit && above->at->leaves && n->byte == w->o->exit_byte &&
         !memo_add_exit(w->o, node, 0))
         return false;
-    if (next == DEAD || next == SLOW)
+    if (next == DEAD || unsure)
         clear_tokens(w, node, n->end);
-    if (next == SLOW)
-        return w->slow(w->context, above->state, node);
+    if (unsure)
+        return w->slow(w->context, above->at->state, node);
     if (next == DEAD)
         return true;
     struct table *t = table_of(&w->tables, next);
     if (!t)
         return false;
-    set_token(w, n->token);
-    if (joins(w, t, node))
+    set_token(w, n);
+    below->base = behind(w, above->base, n->byte);
+    if (is_as_base(w, t, below->base, node))
         return copy_exits(w, node, n->end);
-    *below = n->end > node + 1 ? t : NULL;
+    below->at = n->end > node + 1 ? t : NULL;
     return true;
 }
 
-/* The nodes of a level at which most are as in any string make it worth to begin with that mask. */
-static bool joins_mostly(struct part_walk *w, struct table *root)
+/* Where most nodes of the first level are as in the base it is worth to begin with its mask. */
+static bool joins_mostly(struct part_walk *w, const struct level *root)
 {
     uint64_t n = 0;
     for (uint32_t node = 0; node < w->v->n_nodes; node = w->v->nodes[node].end) {
-        uint32_t next = root->next[w->v->nodes[node].byte];
-        struct table *t = next == DEAD || next == SLOW ? NULL : table_of(&w->tables, next);
-        if (t && joins(w, t, node))
+        uint8_t byte = w->v->nodes[node].byte;
+        struct table *t = behind(w, root->at, byte);
+        if (t && is_as_base(w, t, behind(w, root->base, byte), node))
             n += w->v->nodes[node].end - node;
     }
     return n > w->v->n_nodes / 2;
 }
 
-static bool walk_all(struct part_walk *w, struct table *root)
+static bool walk_all(struct part_walk *w, const struct level *root)
 {
-    struct table *at[MAX_LEVELS], *below;
-    uint32_t ends[MAX_LEVELS], top = 0, n_nodes = w->v->n_nodes;
-    at[0] = root;
-    ends[0] = n_nodes;
+    struct level levels[MAX_LEVELS], below;
+    uint32_t top = 0, n_nodes = w->v->n_nodes, n_taken = 0;
+    levels[0] = *root;
     for (uint32_t node = 0; node < n_nodes;) {
-        while (node == ends[top])
+        while (node == levels[top].end)
             top--;
-        if (!matcher_work(w->m, 1) || !take_node(w, at[top], node, &below))
+        if (++n_taken % 64 == 0 && !matcher_work(w->m, 64))
             return false;
-        uint32_t end = w->v->nodes[node].end;
-        if (!below || top == MAX_LEVELS - 1) {
-            if (below)
-                clear_tokens(w, node + 1, end);
-            node = end;
+        if (!take_node(w, &levels[top], node, &below))
+            return false;
+        if (below.at && top < MAX_LEVELS - 1) {
+            levels[++top] = below;
+            node++;
             continue;
         }
-        at[++top] = below;
-        ends[top] = end;
-        node++;
+        if (below.at)
+            clear_tokens(w, node + 1, below.end);
+        node = below.end;
     }
     return true;
 }
 
-bool memo_walk(struct matcher *m, const struct vocabulary *v, struct memo *o, uint32_t state,
-               const struct any_string *any, const struct memo *string,
+/* Takes the first of the bases that serves, if one does. */
+static void choose_base(struct part_walk *w, const struct memo_bases *bases, struct level *root)
+{
+    for (uint32_t i = 0; i < bases->n_memos && root->at; i++) {
+        w->base = bases->memos[i];
+        root->base = table_of(&w->tables, w->base->state);
+        if (root->base && joins_mostly(w, root))
+            return;
+    }
+    root->base = NULL;
+    w->base = bases->string;
+    w->any = bases->any;
+    if (!w->base || !root->at || !joins_mostly(w, root)) {
+        w->base = NULL;
+        w->any = NULL;
+    }
+}
+
+bool memo_walk(struct matcher *m, const struct vocabulary *v, struct memo *o, const struct memo_bases *bases,
                bool (*slow)(void *context, uint32_t state, uint32_t node), void *context)
 {
     struct part_walk w = {.m = m,
                           .v = v,
                           .o = o,
-                          .any = string ? any : NULL,
-                          .string = string,
                           .tables = {.g = m->g, .of = calloc(m->g->n_states, sizeof(struct table *))},
                           .slow = slow,
                           .context = context};
-    struct table *root = w.tables.of && is_simple(m->g, state) ? table_of(&w.tables, state) : NULL;
-    if (root && w.any && !joins_mostly(&w, root))
-        w.any = NULL;
-    if (w.any)
-        memcpy(o->mask, string->mask, vocabulary_mask_words(v) * sizeof *o->mask);
-    bool ok = root && walk_all(&w, root);
+    struct level root = {.end = v->n_nodes};
+    if (w.tables.of && is_simple(m->g, o->state))
+        root.at = table_of(&w.tables, o->state);
+    choose_base(&w, bases, &root);
+    if (w.base)
+        memcpy(o->mask, w.base->mask, vocabulary_mask_words(v) * sizeof *o->mask);
+    bool ok = root.at && walk_all(&w, &root);
     tables_close(&w.tables);
     return ok;
 }

@@ -1,6 +1,6 @@
 /* memo_walk.h - the walk of the whole trie by one state of a part of a grammar, for a memo: by tables of the
- * states' bytes, and from the mask of any JSON string where the part allows nearly every string. Thread: the
- * engine's. Memory: scratch of one call; the keys are the vocabulary's. */
+ * states' bytes, and from the mask of another state, or of any JSON string, where most of the trie reads
+ * alike. Thread: the engine's. Memory: scratch of one call; the keys are the vocabulary's. */
 #pragma once
 #include "matcher_private.h"
 
@@ -14,6 +14,7 @@ struct memo {
     uint32_t n_inside, most; /* tokens in the mask; the largest of the counts */
     struct exit_node *exits; /* by node */
     uint32_t n_exits, exit_room;
+    uint32_t state; /* of the grammar it was made for */
     uint32_t exit_state;
     bool byte_exit; /* the exit state reads one byte, and `exits` lists the nodes that have it */
     uint8_t exit_byte;
@@ -35,9 +36,16 @@ void any_string_close(struct any_string *a); /* zeros are fine */
 
 bool memo_add_exit(struct memo *o, uint32_t node, uint32_t count);
 
-/* Fills o's mask and exits from `state`. `string`, the memo of key 0, and `any` may be NULL. `slow` walks a
- * node and what is below it from a state with several ways. False: tables for so many states have no room, or
- * the walk's work has run out; what stands in the mask and the exits is of no use then. */
-bool memo_walk(struct matcher *m, const struct vocabulary *v, struct memo *o, uint32_t state,
-               const struct any_string *any, const struct memo *string,
+/* Masks that a new one may begin with. */
+struct memo_bases {
+    const struct memo *const *memos; /* [n_memos]: of states of the grammar, with the same way out */
+    uint32_t n_memos;
+    const struct memo *string; /* of key 0, with `any`; or NULL */
+    const struct any_string *any;
+};
+
+/* Fills the mask and exits of o->state. `slow` walks a node and what is below it from a state with several
+ * ways. False: tables for so many states have no room, or the walk's work has run out; what stands in the
+ * mask and the exits is of no use then. */
+bool memo_walk(struct matcher *m, const struct vocabulary *v, struct memo *o, const struct memo_bases *bases,
                bool (*slow)(void *context, uint32_t state, uint32_t node), void *context);
