@@ -125,12 +125,9 @@ static void fill_table(const struct grammar *g, struct table *t)
     }
 }
 
-static struct table *table_of(struct tables *all, uint32_t state)
+static struct table *make_table(struct tables *all, uint32_t state)
 {
-    struct table *t = all->of[state];
-    if (t || all->n == MAX_TABLES)
-        return t;
-    t = malloc(sizeof *t);
+    struct table *t = all->n < MAX_TABLES ? malloc(sizeof *t) : NULL;
     if (!t)
         return NULL;
     t->state = state;
@@ -141,6 +138,12 @@ static struct table *table_of(struct tables *all, uint32_t state)
     all->newest = t;
     all->n++;
     return all->of[state] = t;
+}
+
+static inline struct table *table_of(struct tables *all, uint32_t state)
+{
+    struct table *t = all->of[state];
+    return t ? t : make_table(all, state);
 }
 
 /* True if both read the same bytes up to the end of a character, and go on as any string. */
