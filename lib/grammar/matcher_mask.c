@@ -103,7 +103,7 @@ static bool walk_node(struct trie_walk *w, uint32_t node, uint32_t depth)
     const struct vocabulary_node *n = &w->v->nodes[node];
     const struct config *above = &w->level[depth - 1];
     struct config *here = &w->level[depth];
-    if (w->memo && w->memo->byte_exit && above->exits && n->byte == w->memo->exit_byte &&
+    if (w->memo && w->memo->byte_exit && above->exits && memo_exits_by(w->memo, n->byte) &&
         !memo_add_exit(w->memo, node, above->exit_count))
         m->failed = true;
     if (above->n == 0 ||
@@ -161,12 +161,42 @@ static bool walk(struct trie_walk *w)
 
 /* ---- remembered masks ---- */
 
-static bool reads_one_byte(const struct grammar *g, uint32_t s, uint8_t *byte)
+static bool add_exit_byte(struct memo *o, const struct grammar_edge *e)
 {
-    const struct grammar_state *a = &g->states[s], *b = a + 1;
-    *byte = a->edge < b->edge ? g->edges[a->edge].lo : 0;
-    return !a->final && b->edge - a->edge == 1 && b->empty == a->empty && b->call == a->call &&
-           g->edges[a->edge].lo == g->edges[a->edge].hi;
+    if (e->lo == e->hi && memo_exits_by(o, e->lo))
+        return true;
+    if (e->lo != e->hi || o->n_exit_bytes == MEMO_EXIT_BYTES)
+        return false;
+    o->exit_bytes[o->n_exit_bytes++] = e->lo;
+    return true;
+}
+
+#define EXIT_MOVES 64 /* states that the exit state leads to without input */
+
+/* Fills the bytes that the exit state reads; false: none, or many, or more than these. */
+static bool reads_few_bytes(const struct grammar *g, uint32_t exit, struct memo *o)
+{
+    uint32_t queue[EXIT_MOVES] = {exit}, n = 1;
+    bool few = true;
+    o->n_exit_bytes = 0;
+    for (uint32_t i = 0; i < n && few; i++) {
+        const struct grammar_state *a = &g->states[queue[i]], *b = a + 1;
+        few = (!a->final || a->last) && b->call == a->call && n + (b->empty - a->empty) <= EXIT_MOVES;
+        for (uint32_t k = a->edge; few && k < b->edge; k++)
+            few = add_exit_byte(o, &g->edges[k]);
+        for (uint32_t k = a->empty; few && k < b->empty; k++)
+            queue[n++] = g->empties[k];
+    }
+    return few && o->n_exit_bytes;
+}
+
+/* Exits of the one are all exits of the other. */
+static bool same_exits(const struct memo *x, const struct memo *y)
+{
+    bool same = x->byte_exit && y->byte_exit && x->n_exit_bytes == y->n_exit_bytes;
+    for (uint32_t i = 0; same && i < x->n_exit_bytes; i++)
+        same = memo_exits_by(y, x->exit_bytes[i]);
+    return same;
 }
 
 /* The state outside that the part leads to, found by looking at all of its states that `state` reaches. A
@@ -246,8 +276,7 @@ static const struct memo *string_memo(const struct vocabulary *v, const struct m
 {
     const struct vocabulary_memos *s = v->strings;
     const struct memo *string = s->memo && s->of == v && s->any.keys ? s->memo[0] : NULL;
-    bool serves = string && !string->useless && string->byte_exit &&
-                  (!o->byte_exit || o->exit_byte == string->exit_byte);
+    bool serves = string && !string->useless && string->byte_exit && (!o->byte_exit || same_exits(o, string));
     return serves ? string : NULL;
 }
 
@@ -263,7 +292,7 @@ static bool walk_by_tables(struct matcher *m, const struct vocabulary *v, struct
     o->state = state;
     for (uint32_t i = 0; i < m->g->memos->n_recent && i < MAX_RECENT; i++) {
         const struct memo *r = m->g->memos->recent[i];
-        if (!o->byte_exit || (r->byte_exit && r->exit_byte == o->exit_byte))
+        if (!o->byte_exit || same_exits(o, r))
             recent[bases.n_memos++] = r;
     }
     if (memo_walk(m, v, o, &bases, walk_slowly, &w)) {
@@ -288,7 +317,7 @@ static struct memo *memo_make(struct matcher *m, const struct vocabulary *v, uin
     }
     bool many;
     o->exit_state = find_exit(m, state, &many);
-    o->byte_exit = o->exit_state != NO_FRAME && reads_one_byte(m->g, o->exit_state, &o->exit_byte);
+    o->byte_exit = o->exit_state != NO_FRAME && reads_few_bytes(m->g, o->exit_state, o);
     o->useless = many;
     if (many)
         return o;
@@ -386,7 +415,8 @@ struct mask_job {
     struct thread thread;
     struct grammar_part part;
     uint32_t exit_state, exit;
-    bool tried, opened;
+    bool tried, opened; /* with `byte` */
+    uint8_t byte;
     struct config outside;
     struct mark mark;
     size_t n_text;
@@ -413,17 +443,19 @@ static void begin_below(struct mask_job *j, uint32_t node)
     j->at = MASK_BELOW;
 }
 
-/* Behind the byte nothing depends on the count, so one configuration serves all exits. */
+/* Behind the byte nothing depends on the count, so one configuration serves all its exits. */
 static bool opens(struct mask_job *j, uint32_t count, uint32_t node)
 {
     struct matcher *m = j->w.m;
     struct config at = {0};
-    if (j->tried)
+    uint8_t byte = j->w.v->nodes[node].byte;
+    if (j->tried && j->byte == byte)
         return j->opened;
     j->tried = true;
+    j->byte = byte;
     m->n_text++;
     j->opened = matcher_start(m, (struct thread){j->exit_state, count, j->thread.stack, 0}, &at) &&
-                matcher_step(m, &at, j->w.v->nodes[node].byte, &j->outside);
+                matcher_step(m, &at, byte, &j->outside);
     m->n_text--;
     return j->opened;
 }
@@ -437,7 +469,8 @@ static void take_exit(struct mask_job *j)
     if (count < j->part.min || count > j->part.max)
         return;
     if (!opens(j, count, e->node)) {
-        j->exit = o->n_exits;
+        if (o->n_exit_bytes == 1)
+            j->exit = o->n_exits;
         return;
     }
     set_token(&j->w, j->w.v->nodes[e->node].token, 0);

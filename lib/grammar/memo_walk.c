@@ -268,7 +268,7 @@ static bool take_node(struct part_walk *w, const struct level *above, uint32_t n
     uint32_t next = above->at->next[n->byte];
     bool unsure = next == SLOW || (above->base && above->base->next[n->byte] == SLOW);
     *below = (struct level){.end = n->end};
-    if (!unsure && w->o->byte_exit && above->at->leaves && n->byte == w->o->exit_byte &&
+    if (!unsure && w->o->byte_exit && above->at->leaves && memo_exits_by(w->o, n->byte) &&
         !memo_add_exit(w->o, node, 0))
         return false;
     if (next == DEAD || unsure)

@@ -4,6 +4,8 @@
 #pragma once
 #include "matcher_private.h"
 
+#define MEMO_EXIT_BYTES 4
+
 struct exit_node { /* a node whose byte leaves the part */
     uint32_t node;
     uint32_t count; /* characters of the token before it */
@@ -16,8 +18,10 @@ struct memo {
     uint32_t n_exits, exit_room;
     uint32_t state; /* of the grammar it was made for */
     uint32_t exit_state;
-    bool byte_exit; /* the exit state reads one byte, and `exits` lists the nodes that have it */
-    uint8_t exit_byte;
+    /* The exit state reads these bytes alone, a few, and `exits` lists the nodes that have one. */
+    bool byte_exit;
+    uint8_t exit_bytes[MEMO_EXIT_BYTES];
+    uint32_t n_exit_bytes;
     bool useless; /* more than one way out: walk instead */
 };
 
@@ -34,6 +38,13 @@ struct any_string {
 int any_string_open(struct any_string *a, const struct vocabulary *v, struct grammar *g);
 void any_string_close(struct any_string *a); /* zeros are fine */
 
+static inline bool memo_exits_by(const struct memo *o, uint8_t byte)
+{
+    for (uint32_t i = 0; i < o->n_exit_bytes; i++)
+        if (o->exit_bytes[i] == byte)
+            return true;
+    return false;
+}
 bool memo_add_exit(struct memo *o, uint32_t node, uint32_t count);
 
 /* Masks that a new one may begin with. */
