@@ -125,7 +125,7 @@ uint32_t engine_constrain_ahead(struct engine *e, uint32_t slot, const int32_t *
 bool engine_constrain_holds(const struct engine *e)
 {
     for (uint32_t slot = 0; e->n_flights > 0 && slot < e->cfg.n_slots; slot++)
-        if (e->seqs[slot].r && engine_token_waits(&e->seqs[slot]))
+        if (e->seqs[slot].r && !e->seqs[slot].drawing && engine_token_waits(&e->seqs[slot]))
             return true;
     return false;
 }

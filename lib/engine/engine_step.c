@@ -277,7 +277,7 @@ static uint32_t prefill_rows(const struct engine *e, const struct flight *f, uin
     rows = rows > least ? rows : least;
     if (!beside && left <= 2 * rows)
         rows = left;
-    uint32_t n = (uint32_t)(rows < room ? rows : room), rest = (e->step.n_rows + n) % ENGINE_ROWS_TOGETHER;
+    uint32_t n = (uint32_t)(rows < room ? rows : room), rest = (e->step.n_rows + n) % e->rows_together;
     return n < left && n > rest ? n - rest : n;
 }
 
@@ -343,7 +343,7 @@ static bool build(struct engine *e, struct flight *f)
     f->depth = depth(s);
     /* Every running request makes progress. */
     assert(s->n_rows > 0 || e->n_flights > 0 || e->n_live == 0 || engine_disk_waits(e) ||
-           engine_constrain_pending(e));
+           engine_constrain_pending(e) || engine_sample_pending(e));
     engine_disk_build(e);
     return s->n_rows > 0 || s->n_page_ops > 0;
 }
@@ -384,6 +384,12 @@ static void blend(double *average, double value)
     *average = *average > 0 ? 0.7 * *average + 0.3 * value : value;
 }
 
+/* The fewest prompt rows of a step beside texts that leaves rows to later ones. */
+static uint32_t least_chunk(const struct engine *e)
+{
+    return ENGINE_PREFILL_BESIDE - e->rows_together + 1;
+}
+
 /* Learns the cost of a finished step, which sizes the next ones. Chunks shorter than the planned ones say
  * little about the cost of a row. The shortest planned ones must count, or a cost that was measured too high
  * would stay. */
@@ -399,7 +405,7 @@ static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
         blend(&e->decode_ms, ms);
     if (f->n_decode > 0 && f->n_prefill == 0 && f->n_draft == 0)
         blend(&e->text_ms[engine_text_class(f->n_decode)], ms);
-    if (f->n_prefill < (f->n_decode ? ENGINE_LEAST_CHUNK : 16))
+    if (f->n_prefill < (f->n_decode ? least_chunk(e) : 16))
         return;
     uint32_t n_rows = f->n_prefill + f->n_decode + f->n_draft;
     if (f->n_decode)
@@ -545,15 +551,27 @@ static int retire(struct engine *e, struct flight *f, uint64_t now_ns, struct er
             publish_progress(e, &e->seqs[f->spans[i].slot], now_ns);
     for (uint32_t i = 0; i < f->n_logits; i++) {
         const struct asked *a = &f->asked[i];
-        if (!a->target && !a->dropped && e->seqs[a->slot].r && e->seqs[a->slot].r->chain)
-            engine_sample(e, &e->seqs[a->slot], a, &f->results[i]);
-        if (!a->target && !a->dropped && e->seqs[a->slot].r)
+        if (a->target || a->dropped || !e->seqs[a->slot].r)
+            continue;
+        if (e->seqs[a->slot].r->chain)
+            engine_sample_keep(e, a, &f->results[i]);
+        else
             take_sample(e, &e->seqs[a->slot], a, &f->results[i], now_ns);
     }
     for (uint32_t i = 0; i < f->n_spans; i++) /* those that ended earlier and waited for this step */
         engine_release(e, f->spans[i].slot);
     engine_disk_retire(e, now_ns);
     return 0;
+}
+
+void engine_take_drawn(struct engine *e)
+{
+    uint32_t slots[STEP_MAX_SLOTS], n = engine_sample_draw(e, slots);
+    uint64_t now = n ? clock_ns() : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct engine_draw *d = &e->draws[slots[i]];
+        take_sample(e, &e->seqs[slots[i]], &d->asked, &d->result, now);
+    }
 }
 
 static struct flight *find_flight(struct engine *e, uint64_t id)
