@@ -182,7 +182,7 @@ static json_t *translate(const json_t *body, struct api_error *err)
                                        "stop_sequences", "stop",       NULL};
     const json_t *messages = json_object_get(body, "messages");
     struct chat_json c;
-    if (!chat_json_open(&c, err))
+    if (chat_json_open(&c, err) < 0)
         return NULL;
     read_system(&c, json_object_get(body, "system"));
     if (!json_array_size(messages))

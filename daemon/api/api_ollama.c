@@ -120,7 +120,7 @@ static json_t *translate_chat(const json_t *body, struct api_error *err)
 {
     const json_t *messages = json_object_get(body, "messages");
     struct chat_json c;
-    if (!chat_json_open(&c, err))
+    if (chat_json_open(&c, err) < 0)
         return NULL;
     read_common(&c, body);
     for (size_t i = 0; i < json_array_size(messages); i++)
@@ -133,7 +133,7 @@ static json_t *translate_generate(const json_t *body, struct api_error *err)
 {
     const char *system = chat_json_word(body, "system"), *prompt = chat_json_word(body, "prompt");
     struct chat_json c;
-    if (!chat_json_open(&c, err))
+    if (chat_json_open(&c, err) < 0)
         return NULL;
     read_common(&c, body);
     json_t *suffix = json_object_get(body, "suffix");

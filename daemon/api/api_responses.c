@@ -281,7 +281,7 @@ static json_t *translate(const json_t *body, struct api_error *err)
 {
     struct reader r = {0};
     json_t *instructions = json_object_get(body, "instructions");
-    if (!chat_json_open(&r.c, err))
+    if (chat_json_open(&r.c, err) < 0)
         return NULL;
     r.namespaces = json_array();
     chat_json_set(&r.c, "namespaces", r.namespaces);

@@ -7,7 +7,7 @@ const char *chat_json_word(const json_t *object, const char *name)
     return json_string_value(json_object_get(object, name));
 }
 
-bool chat_json_open(struct chat_json *c, struct api_error *err)
+int chat_json_open(struct chat_json *c, struct api_error *err)
 {
     *c = (struct chat_json){.err = err, .body = json_object()};
     c->messages = json_array();
@@ -15,10 +15,9 @@ bool chat_json_open(struct chat_json *c, struct api_error *err)
     chat_json_set(c, "messages", c->messages);
     chat_json_set(c, "tools", c->tools);
     if (!c->failed)
-        return true;
+        return 0;
     json_decref(c->body);
-    api_out_of_memory(err);
-    return false;
+    return api_out_of_memory(err);
 }
 
 json_t *chat_json_close(struct chat_json *c)

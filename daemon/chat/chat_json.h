@@ -20,8 +20,8 @@ struct chat_json {
 
 /* The member's text, or NULL when it is no text. */
 const char *chat_json_word(const json_t *object, const char *name);
-/* False without memory. */
-bool chat_json_open(struct chat_json *c, struct api_error *err);
+/* Returns 0, or -1 with *err when memory has run out. */
+int chat_json_open(struct chat_json *c, struct api_error *err);
 /* The finished body, or NULL with *err; closes c. */
 json_t *chat_json_close(struct chat_json *c);
 

@@ -86,7 +86,7 @@ Test(chat_json, gathered_texts_are_lines_and_none_is_no_member)
 {
     struct api_error err = {0};
     struct chat_json c;
-    cr_assert(chat_json_open(&c, &err));
+    cr_assert_eq(chat_json_open(&c, &err), 0);
     json_t *message = chat_json_message(&c, "user");
     cr_assert_null(gathered(&c, message));
     chat_json_gather(&c, "");
@@ -104,7 +104,7 @@ Test(chat_json, gathered_texts_take_their_length_and_room_to_grow)
 {
     struct api_error err = {0};
     struct chat_json c;
-    cr_assert(chat_json_open(&c, &err));
+    cr_assert_eq(chat_json_open(&c, &err), 0);
     for (int i = 0; i < N_BLOCKS; i++)
         chat_json_gather(&c, block_text());
     cr_assert_eq(c.text.len, ALL);
