@@ -152,7 +152,7 @@ static uint32_t n_values(const struct generation *g)
     return g->p.embed.dimensions ? g->p.embed.dimensions : engine_n_embedding(g->model->engine);
 }
 
-/* What its values are divided by: 1, or the length of the first n of them. */
+/* The divisor of its values: 1, or the length of the first n of them. */
 static double divisor(const struct choice *c, uint32_t n)
 {
     double sum = 0;

@@ -244,7 +244,7 @@ static int read_logprobs(struct field_reader *r, const struct field *f, const js
     return 0;
 }
 
-/* Where requests may name one of several models it was looked at before: generation_model.c. */
+/* With several models, generation_model.c has looked at it before. */
 int read_model_name(struct field_reader *r, const struct field *f, const json_t *value)
 {
     if (json_is_string(value))

@@ -45,7 +45,7 @@ void model_set_stop(struct model_set *set);
  * nothing but the process's end ends it. */
 bool model_set_close(struct model_set *set);
 
-/* What is loaded, by place, 0 to MODEL_SET_MOST - 1; NULL: nothing is there. */
+/* The model loaded at a place, 0 to MODEL_SET_MOST - 1; NULL: none. */
 struct loader *model_set_loader(const struct model_set *set, uint32_t place);
 /* The file of the first model. */
 const char *model_set_first(const struct model_set *set);

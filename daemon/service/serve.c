@@ -83,8 +83,8 @@ static void view_models(const struct serve *s, struct swap_view *out)
         swap_view(s->swap, out);
 }
 
-/* What is loaded at a place: of one model the first is that which serves, the second that which is being
- * left. NULL: nothing. */
+/* The model loaded at a place; NULL: none. Without a set the first place has the model that serves, the
+ * second the one that is being left. */
 static struct loader *loaded(const struct serve *s, uint32_t place)
 {
     if (s->set)
@@ -300,7 +300,7 @@ static void start_line(struct serve *s, char *line, size_t room)
     say_chat_format(s);
 }
 
-/* What requests may name. */
+/* --- models that requests may name --- */
 static void say_names(const struct serve *s)
 {
     char names[1024];

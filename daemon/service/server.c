@@ -326,7 +326,7 @@ static bool listeners_closed(const struct server *s)
 
 /* --- what http asks --- */
 
-/* Where requests name their models, one for tokens waits for its own, and lists show those that are not
+/* When requests name their models, a request for tokens waits for its own, and lists show models that are not
  * loaded. */
 static int ask_model(struct http_server *http, const struct route *route, struct api_error *e)
 {

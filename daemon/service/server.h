@@ -59,7 +59,7 @@ void server_set_progress(struct server *s, double fraction);
  * one. NULL: on none, in a state that takes no requests. The one before, if there was one, is left: see
  * below; the one before that must have been. */
 void server_set_model(struct server *s, const struct server_model *m);
-/* Where requests name one of several models: before the loop runs, instead of server_set_model(). */
+/* Lets requests name one of several models. Call before the loop runs, instead of server_set_model(). */
 void server_set_source(struct server *s, const struct model_source *source, void *context);
 /* A model of the source's takes requests; `first`: also those that name none. *m stays the caller's, and its
  * own fields are filled. It may go once it has no user. */

@@ -16,7 +16,7 @@ started=
 trap 'kill $started 2>/dev/null || true; wait; rm -rf "$dir"' EXIT
 trap 'exit 1' INT TERM
 
-# Nobody is to wait in vain where the whole machine is stopped for a while.
+# No request shall time out in the queue when the whole machine is stopped for a while.
 "$bin/hearthd" --config /dev/null --port 0 --model "$model" --queue-timeout-ms 3600000 >"$dir/hearthd.log" 2>&1 &
 started=$!
 at=

@@ -261,7 +261,7 @@ DAEMON_TEST(several, one_that_does_not_fit_refuses_all_by_name)
     free(text);
 }
 
-/* What the engine has not got ends with the others. */
+/* Texts that the engine has not got end with the others. */
 DAEMON_TEST(several, a_client_that_leaves_cancels_those_that_wait_too, "--slots", "1", SLOW)
 {
     int fd = client_connect(daemon_.port);

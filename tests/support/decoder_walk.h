@@ -8,10 +8,10 @@
  * decoder_walk_words.h; fibers are those of tests/simt. The test's part is the border's: it publishes a step
  * once the one before has ended.
  *
- * What is checked, each time: a stage that the crew takes is what the producer fetched for it; in a step's
- * ops every super-block tile of a matrix is taken once, and every row tile is finished once; whoever is past
+ * Checks each time: a stage that the crew takes is what the producer fetched for it; in a step's
+ * ops every super-block tile of a matrix is taken once, and every row tile is finished once; a thread past
  * a wait finds all arrivals there that come before it, and no other, and has computed their number as the
- * wait's target; no round passes in which nobody moves. The first thing that is wrong is kept in words. */
+ * wait's target; no round passes in which no thread moves. The first error is kept in words. */
 #pragma once
 #include "decoder_walk_words.h"
 #include "cuda/plan.h"
