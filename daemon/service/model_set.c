@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "gguf/gguf.h"
+#include "kv/prefix_disk.h"
 #include "model/model.h"
 #include "model_dir.h"
 #include "model_file.h"
@@ -34,7 +35,8 @@ struct place {
 };
 
 struct figures { /* of each model that there is */
-    uint64_t n_loads, n_failed;
+    uint64_t n_loads, n_failed, n_late;
+    uint64_t tried;     /* the turn in which it was loaded beside */
     struct {            /* it did not fit alone: when, and the file as it was then */
         uint64_t at_ns; /* 0: that never happened */
         uint64_t bytes;
@@ -49,14 +51,16 @@ struct model_set {
     struct figures *figures; /* [n_figures], by number */
     int n_figures;
     struct place places[MODEL_SET_MOST];
-    int first;               /* the number of the first model */
-    struct place *loading;   /* its loader's thread is at it */
-    struct place *closing;   /* in the hands of the pool */
-    struct loader *checking; /* reads the file of checked_number, for which another is to go; or NULL */
+    struct prefix_dir *prefix_dir; /* what they keep on disk */
+    int first;                     /* the number of the first model */
+    struct place *loading;         /* its loader's thread is at it */
+    struct place *closing;         /* in the hands of the pool */
+    struct loader *checking;       /* reads the file of checked_number, for which another is to go; or NULL */
     int checked_number;
     bool is_checked;      /* its file is a model's */
     struct place *victim; /* takes no new requests, and is closed after its last */
     int wanted;           /* room is made for it */
+    uint64_t turn;        /* counts models that were wanted */
     bool needs_room;      /* it did not fit beside the others */
     int failed;           /* it could not be loaded: what waits for it is told */
     struct error why;
@@ -214,8 +218,10 @@ static void fail(struct model_set *set, int number, int rc, const struct error *
     set->failed = number;
     set->why = *err;
     set->why.code = rc;
-    set->wanted = NONE;
-    set->victim = NULL;
+    if (number == set->wanted) {
+        set->wanted = NONE;
+        set->victim = NULL;
+    }
 }
 
 static bool is_alone(const struct model_set *set)
@@ -242,8 +248,11 @@ static void on_loaded(void *context)
         return;
     if (rc == 0) {
         count(set, number, NULL);
-        set->wanted = NONE;
+        if (number == set->wanted)
+            set->wanted = NONE;
         serve(set, p);
+    } else if (rc == -ENOMEM && set->served && number != set->wanted) {
+        log_info("%s waits: it has no room beside the loaded models: %s", name_of(set, number), err.text);
     } else if (rc == -ENOMEM && !is_alone(set) && !has_no_room(set, number)) {
         log_info("%s has no room beside the loaded models: %s", name_of(set, number), err.text);
         set->needs_room = set->is_checked = true; /* its file was read before */
@@ -272,6 +281,7 @@ static int start_loader(struct model_set *set, struct loader **l, int number, vo
     const char *file = set->dir.entries[number].file;
     struct loader_options options = {.cfg = set->options.cfg,
                                      .path = file,
+                                     .prefix_dir = set->prefix_dir,
                                      .check = l == &set->checking,
                                      .wake = server_wake,
                                      .wake_context = set->options.server,
@@ -313,8 +323,9 @@ static bool fills_device(const struct place *p)
     return info.memory_total > 0;
 }
 
-/* Two decoders cannot both live on a device that one of them fills, whatever else is loaded. */
-static struct place *choose_victim(struct model_set *set)
+/* Of all where there must be room, else of those that fill a device: two decoders cannot both live there,
+ * whatever else is loaded. */
+static struct place *choose_victim_of(struct model_set *set, bool needs_room)
 {
     struct model_room_candidate c[MODEL_SET_MOST] = {0};
     for (int i = 0; i < MODEL_SET_MOST; i++) {
@@ -326,8 +337,13 @@ static struct place *choose_victim(struct model_set *set)
                                                  .first = p->number == set->first,
                                                  .idle_ns = p->model.idle_ns};
     }
-    int best = model_room_choose(c, MODEL_SET_MOST, set->needs_room || !place_of(set, NONE));
+    int best = model_room_choose(c, MODEL_SET_MOST, needs_room || !place_of(set, NONE));
     return best < 0 ? NULL : &set->places[best];
+}
+
+static struct place *choose_victim(struct model_set *set)
+{
+    return choose_victim_of(set, set->needs_room);
 }
 
 /* Closes a model for the wanted one, or asks it to leave. */
@@ -391,6 +407,7 @@ static void fetch(struct model_set *set)
     int number = server_wanted_model(set->options.server);
     if (number != set->wanted) {
         set->wanted = number;
+        set->turn++;
         set->needs_room = set->is_checked = false;
         bool left = set->victim != NULL;
         set->victim = NULL;
@@ -401,6 +418,31 @@ static void fetch(struct model_set *set)
         return;
     struct error err = {0};
     int rc = advance(set, number, &err);
+    if (rc < 0) {
+        fail(set, number, rc, &err);
+        server_look(set->options.server);
+    }
+}
+
+static bool may_fit_beside(void *context, int number)
+{
+    struct model_set *set = context;
+    const struct figures *f = figures_of(set, number);
+    return number != set->wanted && !place_of(set, number) && f && f->tried != set->turn;
+}
+
+/* While the wanted model waits for the last requests of another, the next ones that are waited for may have
+ * room as things are. Each is tried once, so that it never takes the room made for the wanted one twice. */
+static void fetch_beside(struct model_set *set)
+{
+    struct error err = {0};
+    if (!set->victim || choose_victim_of(set, false))
+        return;
+    int number = server_wanted_beside(set->options.server, may_fit_beside, set);
+    if (number == NONE)
+        return;
+    figures_of(set, number)->tried = set->turn;
+    int rc = load(set, number, &err);
     if (rc < 0) {
         fail(set, number, rc, &err);
         server_look(set->options.server);
@@ -457,6 +499,8 @@ static void look(struct model_set *set)
     set->failed = NONE; /* those that waited have been told */
     if (!is_busy(set))
         fetch(set);
+    if (!is_busy(set))
+        fetch_beside(set);
     if (!is_busy(set))
         close_idle(set, now_ns);
     set_timer(set, now_ns);
@@ -546,6 +590,13 @@ static struct server_model *get(void *context, int number, struct api_error *e)
     return NULL;
 }
 
+static void count_late(void *context, int number)
+{
+    struct figures *f = figures_of(context, number);
+    if (f)
+        f->n_late++;
+}
+
 static void look_again(void *context)
 {
     look(context);
@@ -583,12 +634,13 @@ static bool view(void *context, int number, struct model_view *out)
                                                 : at > now_ns ? (at - now_ns) / MS + 1
                                                               : 1,
                                .n_loads = f ? f->n_loads : 0,
-                               .n_failed = f ? f->n_failed : 0};
+                               .n_failed = f ? f->n_failed : 0,
+                               .n_late = f ? f->n_late : 0};
     return true;
 }
 
 static const struct model_source source = {
-    .find = find, .get = get, .look = look_again, .read_names = read_names, .view = view};
+    .find = find, .get = get, .late = count_late, .look = look_again, .read_names = read_names, .view = view};
 
 /* --- what administrators ask --- */
 
@@ -658,6 +710,7 @@ static void free_set(struct model_set *set)
     if (set->timer)
         uv_close((uv_handle_t *)set->timer, on_timer_closed);
     model_dir_free(&set->dir);
+    prefix_dir_close(set->prefix_dir);
     free(set->figures);
     free(set);
 }
@@ -676,8 +729,9 @@ int model_set_open(struct model_set **out, const struct model_set_options *optio
         uv_timer_init(options->loop, set->timer);
         set->timer->data = set;
     }
-    int rc = set->timer ? model_dir_open(&set->dir, options->cfg->models, err)
-                        : error_set(err, -ENOMEM, "out of memory");
+    int rc = set->timer && prefix_dir_open(&set->prefix_dir) == 0
+                 ? model_dir_open(&set->dir, options->cfg->models, err)
+                 : error_set(err, -ENOMEM, "out of memory");
     if (rc == 0)
         rc = find_first(set, err);
     if (rc == 0)

@@ -92,6 +92,7 @@ struct backend_info {
     const char *jit_reason;
     const struct backend_tuning *tuning; /* cpu; else NULL */
     uint32_t max_rows;                   /* most rows of a step */
+    uint32_t rows_together; /* rows that products compute together; a remainder costs as much as all; >= 1 */
     uint32_t n_pages;
     bool shares_pages; /* several tables may name a page; else no page ops and no prefix cache */
     /* The model has recurrent layers: rows of a slot follow one another from position 0 on, or from that of a

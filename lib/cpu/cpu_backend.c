@@ -445,6 +445,13 @@ static void cpu_hidden(struct backend *be, uint32_t row, float *out)
     d->ops->norm_head(out, op->gain == PROGRAM_NONE ? NULL : d->weights.vectors[op->gain], op->k, op->eps);
 }
 
+/* Before load() nothing is tuned. */
+static uint32_t rows_together(const struct decoder *d)
+{
+    const struct matmul_kernels *tuned = d->tuning.kernels[TUNING_CLASSES - 1];
+    return tuned ? tuned->columns : d->kernels->columns;
+}
+
 static void cpu_info(const struct backend *be, struct backend_info *out)
 {
     struct decoder *d = (struct decoder *)be; /* only atomics are written */
@@ -457,6 +464,7 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .n_threads = team_size(d->team),
         .tuning = d->tuning.info.source ? &d->tuning.info : NULL,
         .max_rows = STEP_MAX_ROWS,
+        .rows_together = rows_together(d),
         .n_pages = d->n_pages,
         .shares_pages = d->cfg.arithmetic != BACKEND_EXACT,
         .recurrent = d->delta.n_layers > 0,

@@ -25,7 +25,8 @@
  *
  * A constrained request gets a mask of the tokens that may come next with every row that samples. The mask
  * follows from its text alone, so its tokens do not depend on the other requests either. It has one step in
- * flight and no drafts, and the steps beside it wait for its token.
+ * flight, and the steps beside it wait for its token. Where its grammar leaves one way for several bytes,
+ * their tokens are its drafts.
  *
  * A request with a chain of filters is sampled by the engine's thread, from logits that the decoder exports.
  * It too has one step in flight and no drafts.
@@ -218,6 +219,7 @@ struct engine_stats {
     uint32_t snapshots_total, snapshots_kept; /* of recurrent states */
     bool shares_prefixes;                     /* the prefix cache is on, and the model can have one */
     uint64_t drafted, accepted;               /* draft rows, and those of them that were sampled */
+    uint64_t forced;                          /* of the accepted, those that a grammar forced */
     uint64_t draft_steps;                     /* steps with draft rows */
     uint64_t steps_saved;                     /* steps that the same tokens would have needed in addition */
     uint64_t draft_requests, turned_off;      /* requests with draft rows; requests that stopped drafting */

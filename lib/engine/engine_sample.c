@@ -62,12 +62,13 @@ static float *logits_of(const struct engine *e, uint32_t slot)
     return e->draw_logits + (size_t)slot * e->n_vocab;
 }
 
-void engine_sample_keep(struct engine *e, uint32_t slot, uint32_t index, const struct step_result *result)
+void engine_sample_keep(struct engine *e, const struct asked *a, const struct step_result *result)
 {
+    uint32_t slot = a->slot;
     const float *logits = executor_logits(e->x, result->logit_index);
     assert(logits && !e->seqs[slot].drawing); /* the step asked for them, and no other has run */
     memcpy(logits_of(e, slot), logits, e->n_vocab * sizeof *logits);
-    e->draws[slot] = (struct engine_draw){.result = *result, .index = index, .since_ns = clock_ns()};
+    e->draws[slot] = (struct engine_draw){.result = *result, .asked = *a, .since_ns = clock_ns()};
     e->seqs[slot].drawing = true;
 }
 
@@ -93,23 +94,23 @@ static uint32_t copy_history(const struct engine_request *r, uint32_t index, int
 
 static void draw(const struct engine *e, uint32_t slot, const struct draw_scratch *s)
 {
-    struct sequence *q = &e->seqs[slot];
     struct engine_draw *d = &e->draws[slot];
-    const struct engine_request *r = q->r;
+    const struct engine_request *r = e->seqs[slot].r;
+    uint32_t index = d->asked.index;
     const float *logits = logits_of(e, slot);
-    bool bans = r->ignore_eos || d->index < r->min_tokens;
+    bool bans = r->ignore_eos || index < r->min_tokens;
     const uint32_t *mask = NULL;
-    if (r->constraint && q->mask)
-        mask = e->masks + (size_t)(q->mask - 1) * e->mask_words;
+    if (d->asked.mask)
+        mask = e->masks + (size_t)(d->asked.mask - 1) * e->mask_words;
     struct sampler_input in = {.logits = logits,
                                .n_vocab = e->n_vocab,
                                .set = &r->sampling,
                                .biases = r->biases,
                                .history = s->history,
-                               .n_history = copy_history(r, d->index, s->history),
+                               .n_history = copy_history(r, index, s->history),
                                .banned = e->end_tokens,
                                .n_banned = bans ? e->cfg.n_end_tokens : 0,
-                               .position = r->n_prompt + d->index,
+                               .position = r->n_prompt + index,
                                .mask = mask,
                                .dry = s->dry};
     struct sampler_norm norm;

@@ -130,3 +130,21 @@ void vocabulary_close(struct vocabulary *v)
     free(v->ends);
     free(v);
 }
+
+int32_t vocabulary_longest(const struct vocabulary *v, const char *s, uint32_t n)
+{
+    uint32_t node = 0, end = v->n_nodes, at = 0;
+    int32_t token = -1;
+    while (at < n && node < end) {
+        if (v->nodes[node].byte != (uint8_t)s[at]) {
+            node = v->nodes[node].end;
+            continue;
+        }
+        if (v->nodes[node].token >= 0)
+            token = v->nodes[node].token;
+        end = v->nodes[node].end;
+        node++;
+        at++;
+    }
+    return token;
+}
