@@ -29,7 +29,7 @@
 
 #define PROGRESS_MS    100
 #define LOAD_EXTEND_US "30000000" /* systemd waits this long after the last sign of progress */
-#define GRACE_MS       2000       /* the limit of ending after the drain; then the process exits */
+#define GRACE_MS       2000       /* the limit of requests to end after the drain; then the process exits */
 
 enum phase {
     PHASE_LOADING,
@@ -46,7 +46,7 @@ struct serve {
     uv_loop_t loop;
     uv_signal_t sigterm, sigint, sighup;
     uv_timer_t tick;  /* progress while loading, watchdog afterwards */
-    uv_timer_t guard; /* ends a process that does not end by itself */
+    uv_timer_t guard; /* ends a process whose requests do not end */
     struct server *server;
     struct swap *swap;     /* of one model; or NULL */
     struct model_set *set; /* of several; or NULL */
@@ -559,8 +559,9 @@ static void finish(struct serve *s)
     if (s->exit_code == EXIT_FAULT && !loading) /* the engine never lets go of its requests */
         _exit(s->exit_code);
     s->phase = PHASE_CLOSING;
-    uv_timer_stop(&s->tick); /* it looks at the engines */
-    stop_models(s);          /* a load that ends from here on serves no request */
+    uv_timer_stop(&s->tick);  /* it looks at the engines */
+    uv_timer_stop(&s->guard); /* requests have ended; cached pages may take longer to reach a slow disk */
+    stop_models(s);           /* a load that ends from here on serves no request */
     if (server_end(s->server) < 0)
         _exit(s->exit_code);
     /* Before the server is freed: until then the engine may wake it. A loading thread cannot be interrupted.

@@ -338,9 +338,13 @@ static void run_oldest(struct decoder *d)
 static void cpu_share(struct backend *be, void (*work)(void *context, uint32_t member), void *context)
 {
     struct decoder *d = (struct decoder *)be;
+    decoder_beat(d); /* as in a step: who waits for its turn is alive */
+    atomic_store_explicit(&d->state, BACKEND_RUNNING, memory_order_relaxed);
     turn_take(wait_for_turn, d);
     team_run(d->team, work, context);
     turn_give();
+    decoder_beat(d);
+    atomic_store_explicit(&d->state, BACKEND_IDLE, memory_order_relaxed);
 }
 
 static int cpu_advance(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,

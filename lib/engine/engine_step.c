@@ -16,9 +16,19 @@
 
 /* ---- settings, pages and copies that a sequence's rows need ---- */
 
+/* What the decoder is to sample with. A chain draws another token from the exported logits: the decoder takes
+ * the largest, which costs it least. */
+static struct step_sampling settings_of(const struct engine_request *r)
+{
+    if (!r->chain)
+        return r->sampling;
+    return (struct step_sampling){
+        .seed = r->sampling.seed, .top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+}
+
 static uint32_t history_wanted(const struct sequence *q)
 {
-    const struct step_sampling *s = &q->r->sampling;
+    const struct step_sampling settings = settings_of(q->r), *s = &settings;
     bool penalties =
         s->repetition_penalty != 1.0f || s->presence_penalty != 0.0f || s->frequency_penalty != 0.0f;
     uint32_t n = penalties ? s->penalty_last_n : 0;
@@ -27,7 +37,7 @@ static uint32_t history_wanted(const struct sequence *q)
 
 static bool settings_fit(const struct step *s, const struct sequence *q)
 {
-    return s->n_slots < STEP_MAX_LOGITS && s->n_biases + q->r->sampling.n_bias <= STEP_MAX_BIAS &&
+    return s->n_slots < STEP_MAX_LOGITS && s->n_biases + settings_of(q->r).n_bias <= STEP_MAX_BIAS &&
            s->n_history + history_wanted(q) <= STEP_MAX_HISTORY;
 }
 
@@ -42,14 +52,14 @@ static void send_settings(struct step *s, struct sequence *q, uint32_t slot)
                               .start = q->n_rows,
                               .n_history = n_history,
                               .history_offset = s->n_history,
-                              .sampling = r->sampling};
+                              .sampling = settings_of(r)};
     out->sampling.bias_offset = s->n_biases;
     if (n_history)
         memcpy(s->history + s->n_history, r->prompt + q->n_rows - n_history, n_history * sizeof *s->history);
-    if (r->sampling.n_bias)
-        memcpy(s->biases + s->n_biases, r->biases, r->sampling.n_bias * sizeof *s->biases);
+    if (out->sampling.n_bias)
+        memcpy(s->biases + s->n_biases, r->biases, out->sampling.n_bias * sizeof *s->biases);
     s->n_history += n_history;
-    s->n_biases += r->sampling.n_bias;
+    s->n_biases += out->sampling.n_bias;
     q->fresh = false;
 }
 

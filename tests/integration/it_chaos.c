@@ -259,3 +259,34 @@ DAEMON_TEST(chaos, a_client_that_takes_nothing_harms_nobody_and_is_cut, "--body-
     for (int i = 0; i < 4; i++)
         expect_cut(deaf[i]);
 }
+
+static void wait_log(const char *words)
+{
+    for (bool there = false; !there; usleep(5000)) {
+        char *log = daemon_read_log();
+        there = strstr(log, words);
+        free(log);
+    }
+}
+
+/* An hour passes while the last engine is closed, as on a disk that takes its cached pages slowly: more than
+ * requests have to end, after one signal and after two. */
+Test(chaos, a_close_that_takes_long_is_no_request_that_does_not_end)
+{
+    for (int n_signals = 1; n_signals <= 2; n_signals++) {
+        starved_start((const char *[]){SLOW, NULL});
+        starve->close_takes_s = 3600;
+        struct stream s = {0};
+        if (n_signals == 2) {
+            s = start_stream(STREAM(",\"max_tokens\":1000"));
+            kill(daemon_.pid, SIGTERM);
+            wait_log("SIGTERM: draining");
+        }
+        cr_assert_eq(daemon_end(SIGTERM), 0);
+        if (n_signals == 2)
+            expect_end(s, "cancelled");
+        char *log = daemon_read_log();
+        cr_assert(strstr(log, "bye") && !strstr(log, "did not finish in time"), "%s", log);
+        free(log);
+    }
+}

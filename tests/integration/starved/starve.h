@@ -18,6 +18,7 @@ struct starve {
     _Atomic long n_calls[STARVE_WHOSE];
     _Atomic long n_failed;
     _Atomic long clock_ahead_s; /* CLOCK_REALTIME, as the daemon and its libraries see it */
+    _Atomic long close_takes_s; /* how long closing an engine takes by CLOCK_MONOTONIC; no time passes */
     _Atomic long n_held;        /* pieces of ours that have not been freed */
     atomic_bool all_later;      /* all after it fail too */
 };
