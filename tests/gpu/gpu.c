@@ -175,6 +175,13 @@ int gpu_clock_mhz(struct gpu *g, double *mhz, struct error *err)
     return rc;
 }
 
+void gpu_note_clock(const struct gpu *g, json_t *out, double before_mhz, double after_mhz)
+{
+    json_object_set_new(out, "clock",
+                        json_pack("{s:o, s:o}", "before_mhz", gpu_figure(g, before_mhz), "after_mhz",
+                                  gpu_figure(g, after_mhz)));
+}
+
 int gpu_warm(struct gpu *g, struct error *err)
 {
     const size_t bytes = (size_t)256 << 20;

@@ -53,6 +53,8 @@ int gpu_time(struct gpu *g, const struct gpu_launch *launch, double *seconds, st
 
 /* Measures the clock of an SM against the device's timer over a millisecond. */
 int gpu_clock_mhz(struct gpu *g, double *mhz, struct error *err);
+/* Adds both figures to a part's report, as `clock`. */
+void gpu_note_clock(const struct gpu *g, json_t *out, double before_mhz, double after_mhz);
 
 /* Keeps the device busy until its clocks have risen from idle; does nothing on the emulator. */
 int gpu_warm(struct gpu *g, struct error *err);

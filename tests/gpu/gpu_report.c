@@ -47,7 +47,7 @@ static json_t *read_end(const char *work, const char *name)
 
 static void add_part(json_t *parts, const char *work, const char *line)
 {
-    char name[64], kind[16], result[16];
+    char name[64], clock_of[80], kind[16], result[16];
     int seconds;
     if (sscanf(line, "%63[^|]|%15[^|]|%15[^|]|%d", name, kind, result, &seconds) != 4)
         return;
@@ -56,6 +56,11 @@ static void add_part(json_t *parts, const char *work, const char *line)
     if (strcmp(result, "ok") != 0)
         json_object_set_new(part, "output_end", read_end(work, name));
     json_t *data = read_json(work, name);
+    (void)snprintf(clock_of, sizeof clock_of, "%s.clock", name); /* measured behind a program that does not */
+    json_t *clock = read_json(work, clock_of);
+    if (clock && json_is_object(data) && !json_object_get(data, "clock"))
+        json_object_set(data, "clock", json_object_get(clock, "clock"));
+    json_decref(clock);
     json_object_set_new(part, "data", data ? data : json_null());
     json_array_append_new(parts, part);
 }

@@ -5,6 +5,7 @@
  * golden and tokens use every executor of the device. Logits and log-probabilities must be equal in every
  * bit, and recorded ones within cpu's bounds. JSON on stdout; exit code 0 only if all checks pass.
  * HEARTH_LIBCUDA selects the driver. */
+#include "gpu.h"
 #include "support/golden.h"
 #include "support/node_compare.h"
 #include "base/clock.h"
@@ -462,11 +463,26 @@ static int witness_tokens(char **argv, const char *kv, json_t *out, struct error
     return rc;
 }
 
+/* Opens a device for the clock before and behind what is done. Without one the witness says what is missing.
+ */
+static int clock_begin(struct gpu *g, double *mhz)
+{
+    struct error err = {0};
+    int rc = gpu_open(g, &err);
+    if (rc == 0 && gpu_clock_mhz(g, mhz, &err) < 0) {
+        gpu_close(g);
+        rc = -EIO;
+    }
+    return rc;
+}
+
 int main(int argc, char **argv)
 {
     struct error err = {0};
     json_t *out = json_object();
-    int rc = -EINVAL;
+    struct gpu g;
+    double before = 0, after = 0;
+    int rc = -EINVAL, clock = clock_begin(&g, &before);
     if (argc == 4 && strcmp(argv[1], "first") == 0)
         rc = witness_first(argv + 2, out, &err);
     else if (argc == 3 && strcmp(argv[1], "golden") == 0)
@@ -477,6 +493,10 @@ int main(int argc, char **argv)
         (void)error_set(&err, rc,
                         "usage: gpu_witness first DIR TOKENS | golden DIR | tokens MODEL PROMPTS TOKENS "
                         "AT_ONCE [KV_TYPE]");
+    if (clock == 0 && rc == 0 && gpu_clock_mhz(&g, &after, &err) == 0)
+        gpu_note_clock(&g, out, before, after);
+    if (clock == 0 && rc == 0) /* after a failure the device may hang */
+        gpu_close(&g);
     json_object_set_new(out, "ok", json_boolean(rc == 0));
     if (rc < 0) {
         json_object_set_new(out, "error", json_string(err.text));

@@ -73,6 +73,11 @@ grep -E '"result": "(failed|timeout|left-out)"' "$out/report.json" && fail "a pa
 figures='"([a-z0-9_]*(_us|gbps|_ns)|us|ns|watts|sm_mhz|tokens_per_s|[a-z_]*(median|min|max|after_park)_ms|ready_s)": [-0-9]'
 grep -E "$figures" "$out/report.json" && fail "the report has a figure of the emulator's speed"
 
+without=$(sed -n 's/.*"part": "\([^"]*\)".*/\1/p' "$out/report.json" | grep -vE '^(model|sanitizer|ncu)' | while read -r name; do
+    grep -q '"before_mhz"' "$out/parts/$name.json" "$out/parts/$name.clock.json" 2>/dev/null || echo "$name"
+done)
+[ -z "$without" ] || fail "parts without the clock of the SMs: $without"
+
 if [ "${2:-}" != --first ]; then
     grep -q '^bench-tiny-persistent, tg2, 3 blocks:' "$out/report.md" || fail "the report has no step by its blocks"
     [ "$(grep -c '"cat":"work"' "$out/trace-tiny.json")" -gt 100 ] || fail "trace-tiny.json has no ops"

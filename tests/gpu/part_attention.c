@@ -10,13 +10,15 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define ROUNDS     3
-#define N_HEADS    32 /* of Qwen3-8B and Llama 3 8B */
-#define N_KV_HEADS 8
-#define HEAD_DIM   128
-#define MOST_SLOTS 8
-#define WORK_BYTES 40960u /* as lib/cuda/cuda_nodes.c has it */
-#define FILL       0x3c   /* of every byte of the cache */
+#define ROUNDS               3
+#define N_HEADS              32 /* of Qwen3-8B and Llama 3 8B */
+#define N_KV_HEADS           8
+#define HEAD_DIM             128
+#define MOST_SLOTS           8
+#define WORK_BYTES           40960u /* as lib/cuda/cuda_nodes.c has it */
+#define FILL                 0x3c   /* of every byte of the cache */
+#define MOST_LAYERS          64
+#define MOST_LAYERS_EMULATED 2 /* the race detector looks at every access: a minute for a dozen */
 
 struct attention {
     struct gpu *g;
@@ -44,7 +46,8 @@ static int lay_out(struct attention *a, uint32_t n_slots, uint32_t n_tokens, enu
     t->layout = (struct kv_layout){
         .n_layers = 1, .n_kv_heads = N_KV_HEADS, .head_dim = HEAD_DIM, .type = (uint32_t)type};
     uint64_t layer = (uint64_t)n_slots * n_pages * kv_page_size(&t->layout), fit = a->page_bytes_most / layer;
-    t->layout.n_layers = fit > 64 ? 64 : (uint32_t)fit;
+    uint32_t most = a->g->emulated ? MOST_LAYERS_EMULATED : MOST_LAYERS;
+    t->layout.n_layers = fit > most ? most : (uint32_t)fit;
     t->slots = (struct decoder_slots){.tables = a->tables_at,
                                       .n_slots = n_slots,
                                       .n_ctx = n_pages * KV_PAGE_TOKENS,

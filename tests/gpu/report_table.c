@@ -220,7 +220,7 @@ static void print_traces(json_t *report, FILE *f)
     }
 }
 
-/* The device's state before and after, and the clock of its SMs around each part that measured it. */
+/* The device's state before and after, and the clock of its SMs around each part, or behind it. */
 static void print_health(json_t *report, FILE *f)
 {
     size_t i;

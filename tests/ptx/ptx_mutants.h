@@ -5,6 +5,16 @@
 
 extern int ptx_mutation; /* the number of a row of mutations.txt; 0: none */
 
+/* Orders at a scope that is too small, which no kernel uses (8.5). */
+#define ptx_ld_relaxed_cta_global_u32(p)    SIMT_LD("ld_relaxed_cta", 0, PTX_U32(p), SIMT_CTA)
+#define ptx_ld_acquire_cta_global_u32(p)    SIMT_LD("ld_acquire_cta", SIMT_ACQUIRE, PTX_U32(p), SIMT_CTA)
+#define ptx_st_release_cta_global_u32(p, v) SIMT_ST("st_release_cta", SIMT_RELEASE, PTX_U32(p), v, SIMT_CTA)
+#define ptx_red_release_cta_global_add_u32(p, v)                                                             \
+    ((void)SIMT_ADD("red_release_cta_add", SIMT_RELEASE, PTX_U32(p), v, SIMT_CTA))
+#define ptx_atom_acq_rel_cta_global_add_u32(p, v)                                                            \
+    SIMT_ADD("atom_acq_rel_cta_add", SIMT_ACQUIRE | SIMT_RELEASE, PTX_U32(p), v, SIMT_CTA)
+#define ptx_fence_acq_rel_cta() SIMT_FENCE("fence_acq_rel_cta", SIMT_CTA)
+
 /* The double nearest to the exact value, rounded toward zero; its magnitude is a normal float's or 0. */
 SIMT_INLINE float ptx_toward_zero(double exact)
 {

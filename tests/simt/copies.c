@@ -139,7 +139,7 @@ static void start_copy(struct simt_machine *m, struct thread *t, char *dst, cons
     }
     if (!t->copy_column)
         t->copy_column = m->n_columns++;
-    struct accessor by = memory_accessor(t, false, NULL);
+    struct accessor by = memory_accessor(t, SIMT_WEAK, NULL);
     by.self.column = t->copy_column;
     by.self.epoch = ++t->copy_epoch;
     if (async_proxy) { /* it sees only what a proxy fence has shown it, of its own thread's writes too */

@@ -8,7 +8,7 @@
  * never end. The first report ends the run.
  *
  * Device memory is host memory; simt_map() announces what a kernel may access. Muting: every site (one use of
- * an intrinsic of simt.h) has up to two mutable aspects; mutation n is the n-th of them in link order.
+ * an intrinsic of simt.h) has up to three mutable aspects; mutation n is the n-th of them in link order.
  * Thread: a machine runs on the calling thread; several machines may run on several threads at once. */
 #pragma once
 #include <stdbool.h>

@@ -6,10 +6,10 @@
 
 #define HOST_COLUMN 0
 
-static struct accessor accessor(const struct host *h, bool strong)
+static struct accessor accessor(const struct host *h, enum simt_scope scope)
 {
     return (struct accessor){
-        .self = {.column = HOST_COLUMN, .epoch = h->epoch, .strong = strong},
+        .self = {.column = HOST_COLUMN, .epoch = h->epoch, .scope = (uint8_t)scope},
         .seen = h->knows.seen,
         .writes_seen = h->knows.seen,
         .own_column = HOST_COLUMN,
@@ -23,16 +23,17 @@ static void report(struct simt_machine *m, const void *p, size_t size, bool writ
                    bool other_is_write)
 {
     struct simt_report *of_run = m->report;
-    struct access mine = accessor(&m->host_agent, false).self;
+    struct access mine = accessor(&m->host_agent, SIMT_WEAK).self;
     if (!m->runs)
         m->report = &m->host_agent.late;
     memory_note_race(m, p, size, write, &mine, other, other_is_write);
     m->report = of_run;
 }
 
-static void access_memory(struct simt_machine *m, const void *p, size_t size, bool write, bool strong)
+static void access_memory(struct simt_machine *m, const void *p, size_t size, bool write,
+                          enum simt_scope scope)
 {
-    struct accessor by = accessor(&m->host_agent, strong);
+    struct accessor by = accessor(&m->host_agent, scope);
     struct access other = {0};
     bool other_is_write = false;
     enum shadow_verdict v =
@@ -48,7 +49,8 @@ void simt_host(struct simt_machine *m, enum simt_host_access what, const void *p
     if (!SIMT_CHECKED || m->reported)
         return;
     bool ordered = what == SIMT_HOST_ACQUIRE || what == SIMT_HOST_RELEASE;
-    access_memory(m, p, size, what == SIMT_HOST_WRITE || what == SIMT_HOST_RELEASE, ordered);
+    access_memory(m, p, size, what == SIMT_HOST_WRITE || what == SIMT_HOST_RELEASE,
+                  ordered ? SIMT_SYS : SIMT_WEAK);
     if (what == SIMT_HOST_ACQUIRE)
         memory_take_up(m, p, &h->knows);
     if (what != SIMT_HOST_RELEASE)
@@ -63,7 +65,7 @@ void simt_host(struct simt_machine *m, enum simt_host_access what, const void *p
 
 void simt_host_owns_all(struct simt_machine *m)
 {
-    struct accessor by = accessor(&m->host_agent, false);
+    struct accessor by = accessor(&m->host_agent, SIMT_WEAK);
     struct access other;
     bool other_is_write;
     for (uint32_t i = 0; SIMT_CHECKED && !m->reported && i < m->n_regions; i++) {

@@ -203,9 +203,9 @@ bool machine_mutes(const struct simt_machine *m, const struct simt_site *at, enu
 struct thread *machine_enter(const struct simt_site *at); /* the calling thread; records its place */
 
 /* memory.c */
-void memory_access(struct simt_machine *m, const void *p, size_t size, bool write, bool strong,
+void memory_access(struct simt_machine *m, const void *p, size_t size, bool write, enum simt_scope scope,
                    const void *pc);
-struct accessor memory_accessor(const struct thread *t, bool strong, const void *pc);
+struct accessor memory_accessor(const struct thread *t, enum simt_scope scope, const void *pc);
 void memory_report_race(struct simt_machine *m, const void *p, size_t size, bool write,
                         const struct access *mine, const struct access *other, bool other_is_write);
 /* The same, without leaving the run. */
@@ -224,7 +224,7 @@ void thread_next_epoch(struct simt_machine *m, struct thread *t);
 struct knowledge thread_release(struct simt_machine *m, struct thread *t);
 
 /* host.c */
-bool host_turn(struct simt_machine *m); /* lets the host act; false: it had nothing to do */
+bool host_turn(struct simt_machine *m);  /* lets the host act; false: it had nothing to do */
 void host_forget(struct simt_machine *m);
 
 /* copies.c */

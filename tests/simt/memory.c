@@ -125,10 +125,15 @@ static void report_bounds(struct simt_machine *m, const struct thread *t, const 
                  write ? "store" : "load", size, t->block->index, t->index, p, whose);
 }
 
-struct accessor memory_accessor(const struct thread *t, bool strong, const void *pc)
+struct accessor memory_accessor(const struct thread *t, enum simt_scope scope, const void *pc)
 {
     return (struct accessor){
-        .self = {.column = t->column, .epoch = t->epoch, .strong = strong, .pc = pc, .site = t->at},
+        .self = {.column = t->column,
+                 .epoch = t->epoch,
+                 .scope = (uint8_t)scope,
+                 .block = (uint16_t)t->block->index,
+                 .pc = pc,
+                 .site = t->at},
         .seen = t->knows.seen,
         .writes_seen = t->knows.seen,
         .own_column = t->column,
@@ -190,7 +195,7 @@ void memory_note_race(struct simt_machine *m, const void *p, size_t size, bool w
     m->report->pc[1] = other->pc;
 }
 
-void memory_access(struct simt_machine *m, const void *p, size_t size, bool write, bool strong,
+void memory_access(struct simt_machine *m, const void *p, size_t size, bool write, enum simt_scope scope,
                    const void *pc)
 {
     if (!SIMT_CHECKED)
@@ -215,7 +220,7 @@ void memory_access(struct simt_machine *m, const void *p, size_t size, bool writ
                      t->block->index, t->index, region->name);
     if (region && (region->flags & SIMT_MAP_READ_ONLY) && !(region->flags & SIMT_MAP_HOST))
         return; /* no thread writes it, nor the host: no read of it races */
-    struct accessor by = memory_accessor(t, strong, pc);
+    struct accessor by = memory_accessor(t, scope, pc);
     struct access other = {0};
     bool other_is_write = false;
     enum shadow_verdict v = write ? shadow_write(m->shadow, at, size, &by, &other, &other_is_write)
@@ -234,13 +239,13 @@ void memory_access(struct simt_machine *m, const void *p, size_t size, bool writ
     void __sanitizer_cov_load##n(const void *p)                                                              \
     {                                                                                                        \
         if (simt_machine)                                                                                    \
-            memory_access(simt_machine, p, n, false, false, __builtin_return_address(0));                    \
+            memory_access(simt_machine, p, n, false, SIMT_WEAK, __builtin_return_address(0));                \
     }                                                                                                        \
     void __sanitizer_cov_store##n(const void *p);                                                            \
     void __sanitizer_cov_store##n(const void *p)                                                             \
     {                                                                                                        \
         if (simt_machine)                                                                                    \
-            memory_access(simt_machine, p, n, true, false, __builtin_return_address(0));                     \
+            memory_access(simt_machine, p, n, true, SIMT_WEAK, __builtin_return_address(0));                 \
     }
 #pragma GCC visibility push(default)
 PLAIN(1)
@@ -263,7 +268,7 @@ static void check_ordered(struct simt_machine *m, const struct thread *t, const 
     if (region && (region->flags & SIMT_MAP_HOST) && scope != SIMT_SYS)
         report_fault(m, "scope", NULL, NULL, "%s on %s, which the host uses too: gpu scope does not reach it",
                      report_where(t->at, where, sizeof where), region->name);
-    memory_access(m, p, size, write, true, NULL);
+    memory_access(m, p, size, write, machine_mutes(m, t->at, SIMT_SCOPE) ? SIMT_CTA : scope, NULL);
     if (region && (region->flags & SIMT_MAP_HOST) && !write)
         m->host_polled = true;
 }
@@ -397,11 +402,11 @@ void simt_emu_store(const struct simt_site *at, void *p, uint32_t size, uint64_t
     machine_yield(m);
 }
 
-uint32_t simt_emu_add(const struct simt_site *at, uint32_t *p, uint32_t v)
+uint32_t simt_emu_add(const struct simt_site *at, uint32_t *p, uint32_t v, enum simt_scope scope)
 {
     struct simt_machine *m = simt_machine;
     struct thread *t = machine_enter(at);
-    check_ordered(m, t, p, 4, SIMT_GPU, true);
+    check_ordered(m, t, p, 4, scope, true);
     take_up(m, t, p, keeps(m, at, SIMT_ACQUIRE));
     hand_on(m, t, p, keeps(m, at, SIMT_RELEASE), false);
     uint32_t old = __atomic_fetch_add(p, v, __ATOMIC_ACQ_REL);
@@ -421,8 +426,8 @@ uint32_t simt_emu_add_shared(const struct simt_site *at, uint32_t *p, uint32_t v
     if (!is_shared || (uintptr_t)p % sizeof *p)
         report_fault(m, "misuse", NULL, NULL, "%s on %s", report_where(t->at, where, sizeof where),
                      is_shared ? "an unaligned address" : "what is not the block's shared memory");
-    memory_access(m, p, sizeof *p, false, true, NULL); /* it must have been written */
-    memory_access(m, p, sizeof *p, true, true, NULL);
+    memory_access(m, p, sizeof *p, false, SIMT_CTA, NULL); /* it must have been written */
+    memory_access(m, p, sizeof *p, true, SIMT_CTA, NULL);
     uint32_t old = *p;
     *p = old + v;
     machine_progress(m);
@@ -430,11 +435,12 @@ uint32_t simt_emu_add_shared(const struct simt_site *at, uint32_t *p, uint32_t v
     return old;
 }
 
-void simt_emu_fence(const struct simt_site *at)
+/* At cta scope it orders nothing here: no kernel hands anything over inside a block by fences. */
+void simt_emu_fence(const struct simt_site *at, enum simt_scope scope)
 {
     struct simt_machine *m = simt_machine;
     struct thread *t = machine_enter(at);
-    if (!machine_mutes(m, at, SIMT_WHOLE)) {
+    if (scope != SIMT_CTA && !machine_mutes(m, at, SIMT_WHOLE) && !machine_mutes(m, at, SIMT_SCOPE)) {
         knowledge_join(&m->clocks, &t->knows, &t->loose);
         knowledge_drop(&m->clocks, &t->fenced);
         t->fenced = thread_release(m, t);

@@ -96,7 +96,7 @@ int simt_n_mutations(void)
 const struct simt_site *simt_mutation(int n, enum simt_aspect *aspect)
 {
     for (const struct simt_site *s = __start_simt_sites; s < __stop_simt_sites; s++)
-        for (uint32_t bit = SIMT_WHOLE; bit <= SIMT_RELEASE; bit *= 2)
+        for (uint32_t bit = SIMT_WHOLE; bit <= SIMT_SCOPE; bit *= 2)
             if ((s->aspects & bit) && n-- == 0) {
                 *aspect = (enum simt_aspect)bit;
                 return s;
@@ -116,5 +116,6 @@ void simt_mutation_text(int n, char *out, size_t size)
              s->word,
              aspect == SIMT_WHOLE     ? "dropped"
              : aspect == SIMT_ACQUIRE ? "without acquire"
-                                      : "without release");
+             : aspect == SIMT_RELEASE ? "without release"
+                                      : "at cta scope");
 }

@@ -1,4 +1,5 @@
 #include "shadow.h"
+#include "machine.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -146,26 +147,38 @@ static bool ordered(const struct access *a, const struct accessor *by, bool a_is
     return a->epoch <= clock_at(a_is_write ? by->writes_seen : by->seen, a->column);
 }
 
+static bool includes(const struct access *a, const struct access *other)
+{
+    return a->scope == SIMT_SYS || (a->scope == SIMT_GPU && other->column) ||
+           (a->scope == SIMT_CTA && other->column && a->block == other->block);
+}
+
+static bool morally_strong(const struct access *a, const struct access *b)
+{
+    return includes(a, b) && includes(b, a) && a->scope != SIMT_WEAK && b->scope != SIMT_WEAK;
+}
+
 static bool conflict(const struct access *a, const struct accessor *by, bool a_is_write)
 {
-    return !(a->strong && by->self.strong) && !ordered(a, by, a_is_write);
+    return !morally_strong(a, &by->self) && !ordered(a, by, a_is_write);
 }
 
 static bool same_reader(const struct access *a, const struct access *b)
 {
-    return a->column == b->column && a->strong == b->strong;
+    return a->column == b->column && a->scope == b->scope;
 }
 
-/* Reads that happened before this one are covered by it, unless it is strong and they are not. */
+/* Reads that happened before this one are covered by it, unless its scope has threads that theirs lacks. */
 static bool covers(const struct accessor *by, const struct access *a)
 {
-    return !a->epoch || ((!by->self.strong || a->strong) && ordered(a, by, false));
+    bool wider = by->self.scope > a->scope || (by->self.scope == SIMT_CTA && by->self.block != a->block);
+    return !a->epoch || (!wider && ordered(a, by, false));
 }
 
 /* Stores a read in one of its two places. */
 static void put_read(const struct shadow *s, struct access *table, const struct accessor *by)
 {
-    uint32_t h = (by->self.column * 2 + by->self.strong) * 0x9E3779B1u ^ s->random;
+    uint32_t h = (by->self.column * 4 + by->self.scope) * 0x9E3779B1u ^ s->random;
     uint32_t at = h * 0x85EBCA77u >> 26, other = at ^ 1;
     if (same_reader(&table[other], &by->self) ||
         (!same_reader(&table[at], &by->self) && !covers(by, &table[at]) && covers(by, &table[other])))

@@ -11,9 +11,12 @@
 #include <stdint.h>
 
 struct access {
-    uint32_t column, epoch; /* epoch 0: none */
-    bool strong;            /* an ordered access (relaxed or better): no race with another such */
-    const void *pc;         /* in the kernel's code, or NULL */
+    uint32_t column, epoch; /* epoch 0: none; column 0: the host */
+    /* enum simt_scope; SIMT_WEAK is a plain access. Two accesses whose scopes include each other's threads
+     * never race (PTX ISA 8.0, 8.7, morally strong operations). */
+    uint8_t scope;
+    uint16_t block;
+    const void *pc; /* in the kernel's code, or NULL */
     const struct simt_site *site;
 };
 

@@ -7,9 +7,10 @@
 #define SIMT_GLOBAL
 #define SIMT_SHARED
 
-/* Muting removes one of these from a site: its whole effect, or its ordering while the value stays. */
-enum simt_aspect { SIMT_WHOLE = 1, SIMT_ACQUIRE = 2, SIMT_RELEASE = 4 };
-enum simt_scope { SIMT_GPU, SIMT_SYS };
+/* Muting removes one of these from a site: its whole effect, its ordering while the value stays, or its
+ * scope. */
+enum simt_aspect { SIMT_WHOLE = 1, SIMT_ACQUIRE = 2, SIMT_RELEASE = 4, SIMT_SCOPE = 8 /* cta, not more */ };
+enum simt_scope { SIMT_WEAK /* a plain access */, SIMT_CTA, SIMT_GPU, SIMT_SYS };
 enum simt_shuffle { SIMT_INDEX, SIMT_XOR, SIMT_BALLOT };
 
 struct simt_site {
@@ -58,9 +59,9 @@ void simt_emu_mma(const struct simt_site *at, bool a_signed, int32_t *c, const u
 void simt_emu_mma16(const struct simt_site *at, int32_t *c, const uint32_t *a, uint32_t b);
 uint64_t simt_emu_load(const struct simt_site *at, const void *p, uint32_t size, enum simt_scope scope);
 void simt_emu_store(const struct simt_site *at, void *p, uint32_t size, uint64_t v, enum simt_scope scope);
-uint32_t simt_emu_add(const struct simt_site *at, uint32_t *p, uint32_t v);
+uint32_t simt_emu_add(const struct simt_site *at, uint32_t *p, uint32_t v, enum simt_scope scope);
 uint32_t simt_emu_add_shared(const struct simt_site *at, uint32_t *p, uint32_t v);
-void simt_emu_fence(const struct simt_site *at);
+void simt_emu_fence(const struct simt_site *at, enum simt_scope scope);
 void simt_emu_fence_proxy(const struct simt_site *at);
 void simt_emu_mbar_init(const struct simt_site *at, uint64_t *m, uint32_t arrivals);
 void simt_emu_mbar_arrive(const struct simt_site *at, uint64_t *m, uint32_t expect_bytes);
@@ -131,36 +132,40 @@ static inline const uint64_t *simt_emu_p64(const uint64_t *p)
     return p;
 }
 #define SIMT_LD(word, aspects, p, scope)                                                                     \
-    ((uint32_t)simt_emu_load(SIMT_SITE(word, aspects), simt_emu_p32(p), 4, scope))
-#define SIMT_LD64(word, aspects, p, scope) simt_emu_load(SIMT_SITE(word, aspects), simt_emu_p64(p), 8, scope)
+    ((uint32_t)simt_emu_load(SIMT_SITE(word, (aspects) | SIMT_SCOPE), simt_emu_p32(p), 4, scope))
+#define SIMT_LD64(word, aspects, p, scope)                                                                   \
+    simt_emu_load(SIMT_SITE(word, (aspects) | SIMT_SCOPE), simt_emu_p64(p), 8, scope)
 #define SIMT_ST(word, aspects, p, v, scope)                                                                  \
-    simt_emu_store(SIMT_SITE(word, aspects), (uint32_t *)simt_emu_p32(p), 4, (uint32_t)(v), scope)
+    simt_emu_store(SIMT_SITE(word, (aspects) | SIMT_SCOPE), (uint32_t *)simt_emu_p32(p), 4, (uint32_t)(v),   \
+                   scope)
 #define SIMT_ST64(word, aspects, p, v, scope)                                                                \
-    simt_emu_store(SIMT_SITE(word, aspects), (uint64_t *)simt_emu_p64(p), 8, v, scope)
+    simt_emu_store(SIMT_SITE(word, (aspects) | SIMT_SCOPE), (uint64_t *)simt_emu_p64(p), 8, v, scope)
+#define SIMT_ADD(word, aspects, p, v, scope)                                                                 \
+    simt_emu_add(SIMT_SITE(word, (aspects) | SIMT_SCOPE), p, v, scope)
+#define SIMT_FENCE(word, scope) simt_emu_fence(SIMT_SITE(word, SIMT_WHOLE | SIMT_SCOPE), scope)
 
-#define simt_ld_relaxed_gpu(p)         SIMT_LD("ld_relaxed_gpu", 0, p, SIMT_GPU)
-#define simt_ld_acquire_gpu(p)         SIMT_LD("ld_acquire_gpu", SIMT_ACQUIRE, p, SIMT_GPU)
-#define simt_ld_relaxed_sys(p)         SIMT_LD("ld_relaxed_sys", 0, p, SIMT_SYS)
-#define simt_ld_acquire_sys(p)         SIMT_LD("ld_acquire_sys", SIMT_ACQUIRE, p, SIMT_SYS)
-#define simt_ld_relaxed_gpu_u64(p)     SIMT_LD64("ld_relaxed_gpu_u64", 0, p, SIMT_GPU)
-#define simt_ld_relaxed_sys_u64(p)     SIMT_LD64("ld_relaxed_sys_u64", 0, p, SIMT_SYS)
-#define simt_ld_acquire_sys_u64(p)     SIMT_LD64("ld_acquire_sys_u64", SIMT_ACQUIRE, p, SIMT_SYS)
-#define simt_st_relaxed_gpu(p, v)      SIMT_ST("st_relaxed_gpu", 0, p, v, SIMT_GPU)
-#define simt_st_release_gpu(p, v)      SIMT_ST("st_release_gpu", SIMT_RELEASE, p, v, SIMT_GPU)
-#define simt_st_relaxed_sys(p, v)      SIMT_ST("st_relaxed_sys", 0, p, v, SIMT_SYS)
-#define simt_st_release_sys(p, v)      SIMT_ST("st_release_sys", SIMT_RELEASE, p, v, SIMT_SYS)
-#define simt_st_relaxed_gpu_u64(p, v)  SIMT_ST64("st_relaxed_gpu_u64", 0, p, v, SIMT_GPU)
-#define simt_st_relaxed_sys_u64(p, v)  SIMT_ST64("st_relaxed_sys_u64", 0, p, v, SIMT_SYS)
-#define simt_st_release_sys_u64(p, v)  SIMT_ST64("st_release_sys_u64", SIMT_RELEASE, p, v, SIMT_SYS)
-#define simt_red_relaxed_gpu_add(p, v) ((void)simt_emu_add(SIMT_SITE("red_relaxed_gpu_add", 0), p, v))
-#define simt_red_release_gpu_add(p, v)                                                                       \
-    ((void)simt_emu_add(SIMT_SITE("red_release_gpu_add", SIMT_RELEASE), p, v))
-#define simt_atom_relaxed_gpu_add(p, v) simt_emu_add(SIMT_SITE("atom_relaxed_gpu_add", 0), p, v)
+#define simt_ld_relaxed_gpu(p)          SIMT_LD("ld_relaxed_gpu", 0, p, SIMT_GPU)
+#define simt_ld_acquire_gpu(p)          SIMT_LD("ld_acquire_gpu", SIMT_ACQUIRE, p, SIMT_GPU)
+#define simt_ld_relaxed_sys(p)          SIMT_LD("ld_relaxed_sys", 0, p, SIMT_SYS)
+#define simt_ld_acquire_sys(p)          SIMT_LD("ld_acquire_sys", SIMT_ACQUIRE, p, SIMT_SYS)
+#define simt_ld_relaxed_gpu_u64(p)      SIMT_LD64("ld_relaxed_gpu_u64", 0, p, SIMT_GPU)
+#define simt_ld_relaxed_sys_u64(p)      SIMT_LD64("ld_relaxed_sys_u64", 0, p, SIMT_SYS)
+#define simt_ld_acquire_sys_u64(p)      SIMT_LD64("ld_acquire_sys_u64", SIMT_ACQUIRE, p, SIMT_SYS)
+#define simt_st_relaxed_gpu(p, v)       SIMT_ST("st_relaxed_gpu", 0, p, v, SIMT_GPU)
+#define simt_st_release_gpu(p, v)       SIMT_ST("st_release_gpu", SIMT_RELEASE, p, v, SIMT_GPU)
+#define simt_st_relaxed_sys(p, v)       SIMT_ST("st_relaxed_sys", 0, p, v, SIMT_SYS)
+#define simt_st_release_sys(p, v)       SIMT_ST("st_release_sys", SIMT_RELEASE, p, v, SIMT_SYS)
+#define simt_st_relaxed_gpu_u64(p, v)   SIMT_ST64("st_relaxed_gpu_u64", 0, p, v, SIMT_GPU)
+#define simt_st_relaxed_sys_u64(p, v)   SIMT_ST64("st_relaxed_sys_u64", 0, p, v, SIMT_SYS)
+#define simt_st_release_sys_u64(p, v)   SIMT_ST64("st_release_sys_u64", SIMT_RELEASE, p, v, SIMT_SYS)
+#define simt_red_relaxed_gpu_add(p, v)  ((void)SIMT_ADD("red_relaxed_gpu_add", 0, p, v, SIMT_GPU))
+#define simt_red_release_gpu_add(p, v)  ((void)SIMT_ADD("red_release_gpu_add", SIMT_RELEASE, p, v, SIMT_GPU))
+#define simt_atom_relaxed_gpu_add(p, v) SIMT_ADD("atom_relaxed_gpu_add", 0, p, v, SIMT_GPU)
 #define simt_atom_acq_rel_gpu_add(p, v)                                                                      \
-    simt_emu_add(SIMT_SITE("atom_acq_rel_gpu_add", SIMT_ACQUIRE | SIMT_RELEASE), p, v)
+    SIMT_ADD("atom_acq_rel_gpu_add", SIMT_ACQUIRE | SIMT_RELEASE, p, v, SIMT_GPU)
 #define simt_atom_shared_add(p, v) simt_emu_add_shared(SIMT_SITE("atom_shared_add", 0), p, v)
-#define simt_fence_acq_rel_gpu()   simt_emu_fence(SIMT_SITE("fence_acq_rel_gpu", SIMT_WHOLE))
-#define simt_fence_acq_rel_sys()   simt_emu_fence(SIMT_SITE("fence_acq_rel_sys", SIMT_WHOLE))
+#define simt_fence_acq_rel_gpu()   SIMT_FENCE("fence_acq_rel_gpu", SIMT_GPU)
+#define simt_fence_acq_rel_sys()   SIMT_FENCE("fence_acq_rel_sys", SIMT_SYS)
 
 #define simt_mbar_init(m, n) simt_emu_mbar_init(SIMT_SITE("mbar_init", 0), m, n)
 #define simt_mbar_arrive(m)  simt_emu_mbar_arrive(SIMT_SITE("mbar_arrive", SIMT_RELEASE), m, 0)

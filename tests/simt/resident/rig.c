@@ -267,6 +267,7 @@ static void read_failure(struct rig *r)
 
 int rig_take_answer(struct rig *r, const struct step *step, struct simt_report *report)
 {
+    acquire(r, &r->control->heartbeat);
     uint32_t completed = acquire(r, &r->control->completed);
     if (completed == word(&r->control->submitted))
         read_results(r, completed - 1, step);
@@ -309,6 +310,7 @@ static bool submit_next(struct rig *r)
 static bool turn(void *context)
 {
     struct rig *r = context;
+    acquire(r, &r->control->heartbeat);
     if (take_results(r) || submit_next(r))
         return true;
     if (has_more(r) || r->script.told)
