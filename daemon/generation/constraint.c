@@ -587,7 +587,7 @@ int constraint_prepare(struct generation *g, struct api_error *err)
     if (c->kind == CONSTRAINT_NONE)
         return 0;
     if (!g->model->constraints)
-        return api_invalid(err, c->field, "%s: backend cuda cannot constrain texts yet", c->field);
+        return api_invalid(err, c->field, "%s: the backend cannot constrain texts", c->field);
     if (!g->grammar &&
         find_or_compile(g, err) < 0) /* a second preparation reads the fields, not the grammar */
         return -1;
