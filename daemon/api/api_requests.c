@@ -11,11 +11,22 @@ static bool is_visible(const struct request *r, const struct generation *g)
     return r->admin || g->request->owner == r->owner;
 }
 
+/* The furthest of its prompts. */
+static enum engine_state furthest(const struct generation *g)
+{
+    enum engine_state state = ENGINE_QUEUED;
+    for (uint32_t i = 0; i < g->n_submitted; i++) {
+        enum engine_state own = atomic_load_explicit(&g->choices[i].e.state, memory_order_acquire);
+        state = own > state ? own : state;
+    }
+    return state;
+}
+
 static const char *state_of(const struct generation *g)
 {
     if (g->state == GENERATION_PREPARING)
         return g->waits ? "loading" : "tokenising";
-    switch (atomic_load_explicit(&g->choices->e.state, memory_order_acquire)) {
+    switch (furthest(g)) {
     case ENGINE_PREFILL:
         return "prefill";
     case ENGINE_DECODE:
@@ -26,23 +37,41 @@ static const char *state_of(const struct generation *g)
     }
 }
 
+/* Prompt tokens that are computed; choices share those of their prompt. */
+static uint32_t n_computed(const struct generation *g)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < g->n_submitted; i += g->p.n)
+        n += atomic_load_explicit(&g->choices[i].e.n_prompt_done, memory_order_relaxed);
+    return n;
+}
+
+/* Until it is submitted its figures are the pool's. */
+static void put_figures(struct buf *out, const struct generation *g)
+{
+    const struct engine_request *e = &g->choices->e;
+    buf_printf(out,
+               ",\"prompts\":%u,\"prompt_tokens\":%u,\"computed\":%u,\"tokens\":%u,\"max_tokens\":%u,"
+               "\"priority\":%d,"
+               "\"stream\":%s}",
+               g->n_prompts, generation_n_prompt(g), n_computed(g), generation_n_tokens(g), e->max_tokens,
+               e->priority, g->p.stream ? "true" : "false");
+}
+
 static void put_request(struct buf *out, const struct generation *g, uint64_t now)
 {
     const struct request *r = g->request;
-    bool submitted = g->state != GENERATION_PREPARING; /* until then its figures are the pool's */
-    const struct engine_request *e = submitted ? &g->choices->e : NULL;
     buf_puts(out, "{\"id\":");
     json_put_str(out, g->id);
     buf_puts(out, ",\"request_id\":");
     json_put_str(out, r->id);
     buf_printf(out, ",\"route\":\"%s\",\"state\":\"%s\",\"age_ms\":", r->route->path, state_of(g));
     json_put_ms(out, (double)(now - r->opened_ns) / 1e6);
-    buf_printf(out,
-               ",\"prompt_tokens\":%u,\"computed\":%u,\"tokens\":%u,\"max_tokens\":%u,\"priority\":%d,"
-               "\"stream\":%s}",
-               e ? e->n_prompt : 0, e ? atomic_load_explicit(&e->n_prompt_done, memory_order_relaxed) : 0,
-               generation_n_tokens(g), e ? e->max_tokens : 0, e ? e->priority : 0,
-               submitted && g->p.stream ? "true" : "false");
+    if (g->state != GENERATION_PREPARING)
+        put_figures(out, g);
+    else
+        buf_puts(out, ",\"prompts\":0,\"prompt_tokens\":0,\"computed\":0,\"tokens\":0,\"max_tokens\":0,"
+                      "\"priority\":0,\"stream\":false}");
 }
 
 void api_requests(struct request *r)

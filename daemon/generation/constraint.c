@@ -78,6 +78,22 @@ static int read_choice(struct field_reader *r, const struct field *f, const json
     return ask(r, f->name, CONSTRAINT_CHOICE, value);
 }
 
+static int read_banned(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    size_t n = json_array_size(value);
+    if (!json_is_array(value) || n > CONSTRAINT_MAX_BANNED)
+        return api_invalid(r->err, f->name, "%s must be an array of at most %d strings", f->name,
+                           CONSTRAINT_MAX_BANNED);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_array_get(value, i);
+        size_t len = json_string_length(item);
+        if (!len || len > CONSTRAINT_MAX_BANNED_BYTES || strlen(json_string_value(item)) != len)
+            return api_invalid(r->err, f->name, "%s may have strings of 1 to %d bytes without NUL (got %s)",
+                               f->name, CONSTRAINT_MAX_BANNED_BYTES, field_got(item));
+    }
+    return n ? ask(r, f->name, CONSTRAINT_WITHOUT, value) : 0;
+}
+
 static int read_object(struct field_reader *r, const struct field *f, const json_t *value)
 {
     if (!json_is_boolean(value))
@@ -139,6 +155,8 @@ const struct field constraint_fields[] = {
     {.name = "guided_regex", .kind = FIELD_CUSTOM, .read = read_regex},
     {.name = "guided_choice", .kind = FIELD_CUSTOM, .read = read_choice},
     {.name = "guided_grammar", .kind = FIELD_CUSTOM, .read = read_grammar},
+    {.name = "banned_strings", .kind = FIELD_CUSTOM, .read = read_banned},
+    {.name = "bad_words", .kind = FIELD_CUSTOM, .read = read_banned},
     {.name = "guided_decoding_backend", .kind = FIELD_IGNORED},
     {.name = "structured_outputs", .kind = FIELD_CUSTOM, .read = read_structured},
     {0},
@@ -404,6 +422,28 @@ static int compile_schema(struct grammar **out, const struct generation *g, json
     return rc;
 }
 
+/* In a chat the marks of its format stay possible. */
+static int compile_without(struct grammar **out, const struct generation *g, struct error *err)
+{
+    const json_t *list = g->p.constraint.value;
+    const char *texts[CONSTRAINT_MAX_BANNED];
+    size_t n = json_array_size(list);
+    struct tool_grammar_options o = {
+        .format = g->p.format, .is_control = is_control, .context = g->model->constraints};
+    for (size_t i = 0; i < n; i++)
+        texts[i] = json_string_value(json_array_get(list, i));
+    return tool_grammar_without(out, &o, texts, n, err);
+}
+
+static char *key_of_banned(const struct generation *g)
+{
+    char *text = json_dumps(g->p.constraint.value, JSON_COMPACT), *key = NULL;
+    if (text && asprintf(&key, "%s %s", g->p.format ? toolcall_format_name(g->p.format) : "", text) < 0)
+        key = NULL;
+    free(text);
+    return key;
+}
+
 static char *key_of_schema(const struct generation *g)
 {
     const struct constraint *c = &g->p.constraint;
@@ -425,6 +465,8 @@ static char *key_of(const struct generation *g)
     const struct constraint *c = &p->constraint;
     if (c->kind == CONSTRAINT_OBJECT || c->kind == CONSTRAINT_SCHEMA)
         return key_of_schema(g);
+    if (c->kind == CONSTRAINT_WITHOUT)
+        return key_of_banned(g);
     if (c->kind != CONSTRAINT_CALLS)
         return json_dumps(c->value, JSON_COMPACT | JSON_ENCODE_ANY);
     json_t *names = names_of(&p->choice);
@@ -443,6 +485,8 @@ static int compile(struct grammar **out, const struct generation *g, struct erro
     switch (c->kind) {
     case CONSTRAINT_CALLS:
         return compile_calls(out, g, err);
+    case CONSTRAINT_WITHOUT:
+        return compile_without(out, g, err);
     case CONSTRAINT_REGEX:
         return grammar_from_regex(out, s, json_string_length(c->value), err);
     case CONSTRAINT_GBNF:
@@ -501,24 +545,32 @@ static bool has_strict_tool(const json_t *list)
     return false;
 }
 
-/* Calls that may come are bound from their opening on where a tool is strict, and nothing else binds the
- * text. */
-static void bind_calls(struct generation *g)
+/* Calls that may come are bound from their opening on where a tool is strict. A text that has another
+ * constraint can hold no call, but for one without banned strings. */
+static int bind_calls(struct generation *g, struct api_error *err)
 {
     struct params *p = &g->p;
     bool held = g->model->constraints && p->format && toolcall_writing_of(p->format);
-    if (held && p->tools.n && p->constraint.kind == CONSTRAINT_NONE && has_strict_tool(p->tool_list))
+    if (!held || !p->tools.n || !has_strict_tool(p->tool_list))
+        return 0;
+    if (p->constraint.kind == CONSTRAINT_WITHOUT)
+        return api_invalid(err, p->constraint.field, "%s cannot be combined with a strict tool",
+                           p->constraint.field);
+    if (p->constraint.kind == CONSTRAINT_NONE)
         p->constraint = (struct constraint){.kind = CONSTRAINT_CALLS, .field = "tools"};
+    return 0;
 }
 
 /* A call that must come is a constraint like the others, and comes before them. */
 static int force_calls(struct generation *g, struct api_error *err)
 {
     struct params *p = &g->p;
-    if (!p->choice.forced) {
-        bind_calls(g);
-        return 0;
-    }
+    if (!p->choice.forced)
+        return bind_calls(g, err);
+    if (p->constraint.kind == CONSTRAINT_WITHOUT)
+        return api_invalid(err, p->constraint.field,
+                           "%s cannot be combined with a tool_choice that forces a call",
+                           p->constraint.field);
     if (!p->tools.n)
         return api_invalid(err, "tool_choice", "tool_choice needs tools: none of them is a function");
     if (p->choice.one && !has_tool(&p->tools, p->choice.one))
@@ -536,14 +588,16 @@ int constraint_prepare(struct generation *g, struct api_error *err)
     if (c->kind == CONSTRAINT_NONE)
         return 0;
     if (!g->model->constraints)
-        return api_invalid(err, c->field, "%s: backend cuda cannot constrain texts yet", c->field);
+        return api_invalid(err, c->field, "%s: the backend cannot constrain texts", c->field);
     if (!g->grammar &&
         find_or_compile(g, err) < 0) /* a second preparation reads the fields, not the grammar */
         return -1;
     if (g->effort == EFFORT_LOOP) /* a matcher begins with a search, even in a short grammar */
         return generation_exceeded(g);
-    g->p.ignore_eos = false; /* a text whose grammar has ended ends */
-    g->p.min_tokens = 0;
+    if (c->kind != CONSTRAINT_WITHOUT) { /* a text whose grammar has ended ends */
+        g->p.ignore_eos = false;
+        g->p.min_tokens = 0;
+    }
     return 0;
 }
 

@@ -2,8 +2,8 @@
  * dialect, and the grammars that were compiled for a model, kept by content. Compiling happens on the pool: a
  * hostile schema costs its own request only. Fields: response_format (text, json_object, json_schema),
  * json_schema, grammar (GBNF), regex, guided_json, guided_regex, guided_choice, guided_grammar,
- * structured_outputs {json, regex, choice, grammar, json_object}. A request may have one of them; a
- * tool_choice that forces a call comes before it. Thread:
+ * structured_outputs {json, regex, choice, grammar, json_object}; and banned_strings, bad_words, which must
+ * not occur in it. A request may have one of them; a tool_choice that forces a call comes before it. Thread:
  * constraints_open and constraints_close from the loader's, with no request left; the others from any.
  * Memory: the cache holds at most CONSTRAINT_CACHE grammars and a number of bytes of them and their texts;
  * the least recently used goes first, and a grammar larger than 1/CONSTRAINT_SHARE of the bytes is not kept.
@@ -12,8 +12,10 @@
 #include "base/error.h"
 #include "json/json_fields.h"
 
-#define CONSTRAINT_CACHE 32
-#define CONSTRAINT_SHARE 8
+#define CONSTRAINT_CACHE            32
+#define CONSTRAINT_SHARE            8
+#define CONSTRAINT_MAX_BANNED       64 /* strings, of CONSTRAINT_MAX_BANNED_BYTES each */
+#define CONSTRAINT_MAX_BANNED_BYTES 128
 
 struct constraints; /* of one model */
 struct engine_request;
@@ -27,7 +29,8 @@ enum constraint_kind {
     CONSTRAINT_REGEX,
     CONSTRAINT_GBNF,
     CONSTRAINT_CHOICE,
-    CONSTRAINT_CALLS, /* the calls that tool_choice wants */
+    CONSTRAINT_WITHOUT, /* texts that must not occur */
+    CONSTRAINT_CALLS,   /* the calls that tool_choice wants */
 };
 
 struct constraint { /* of a request's body, while it is read */

@@ -309,15 +309,16 @@ static bool opens_call(const struct writer *x, const char *mark)
     return false;
 }
 
-/* From `from` any text without an opening to `to`, from where the other control tokens lead back. */
-static void put_free(struct writer *x, uint32_t from, uint32_t to)
+/* From `from` any text without these to `to`, from where the control tokens lead back that open no call, or
+ * with `calls` all. */
+static void put_free(struct writer *x, uint32_t from, uint32_t to, const char *const *without, size_t n,
+                     bool calls)
 {
     struct builder *b = &x->c.b;
-    const char *openings[MAX_OPENINGS], *mark;
-    size_t n = list_openings(x, openings);
-    builder_dfa(b, n ? texts_without(b, openings, n) : dfa_all(&b->shop), SPELL_RAW, from, to, true);
-    for (size_t i = 0; (mark = toolcall_format_mark(x->o->format, i)); i++)
-        if (control_at(x, mark, strlen(mark)) && !opens_call(x, mark))
+    const char *mark;
+    builder_dfa(b, n ? texts_without(b, without, n) : dfa_all(&b->shop), SPELL_RAW, from, to, true);
+    for (size_t i = 0; x->o->format && (mark = toolcall_format_mark(x->o->format, i)); i++)
+        if (control_at(x, mark, strlen(mark)) && (calls || !opens_call(x, mark)))
             builder_empty(b, put_text(x, to, mark, strlen(mark)), from);
 }
 
@@ -343,7 +344,8 @@ static uint32_t put_lazily(struct writer *x, uint32_t from)
     uint32_t text = builder_state(b);
     if (toolcall_is_bare(x->o->format))
         return put_bare(x, from);
-    put_free(x, from, text);
+    const char *openings[MAX_OPENINGS];
+    put_free(x, from, text, openings, list_openings(x, openings), false);
     uint32_t end = put_calls(x, text);
     if (x->o->one)
         builder_last(b, end);
@@ -463,4 +465,22 @@ int tool_grammar_of_schema(struct grammar **out, const struct tool_grammar_optio
     struct writer x = {.o = o, .c.root = schema};
     uint32_t start, end = put_value(&x, open_writer(&x, &start), schema);
     return close_writer(&x, start, end, out, err);
+}
+
+int tool_grammar_without(struct grammar **out, const struct tool_grammar_options *o, const char *const *texts,
+                         size_t n, struct error *err)
+{
+    struct writer x = {.o = o, .c.root = json_object()};
+    uint32_t start, from, to;
+    if (!x.c.root)
+        return error_set(err, -ENOMEM, "out of memory");
+    builder_open(&x.c.b);
+    start = from = builder_state(&x.c.b);
+    to = builder_state(&x.c.b);
+    put_free(&x, from, to, texts, n, true);
+    builder_last(&x.c.b, to);
+    int rc = builder_finish(&x.c.b, start, out, err);
+    builder_close(&x.c.b);
+    json_decref(x.c.root);
+    return rc;
 }

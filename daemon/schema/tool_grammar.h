@@ -31,6 +31,10 @@ struct tool_grammar_options {
 /* 0, -ENOTSUP (the format's calls are not described; a strict schema), -EINVAL (a name that cannot be
  * written; a strict tool's schema is none), -EDOM (nothing may be called), -E2BIG, -ENOMEM. */
 int tool_grammar_compile(struct grammar **out, const struct tool_grammar_options *o, struct error *err);
+/* Any text that contains none of n texts; the marks of the format that are control tokens may stand in it. Of
+ * the options only format (or NULL) and is_control count. -E2BIG, -ENOMEM. */
+int tool_grammar_without(struct grammar **out, const struct tool_grammar_options *o, const char *const *texts,
+                         size_t n, struct error *err);
 /* Texts of a schema, behind what is reasoned: of the options only format, reasoning and is_control count.
  * Errors as schema_compile(). */
 int tool_grammar_of_schema(struct grammar **out, const struct tool_grammar_options *o, json_t *schema,

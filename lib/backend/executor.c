@@ -232,6 +232,11 @@ void executor_park(struct executor *x)
         x->ops->park(x->be);
 }
 
+bool executor_exports(const struct executor *x)
+{
+    return x->be->ops->logits != NULL;
+}
+
 const float *executor_logits(struct executor *x, uint32_t index)
 {
     return x->ops->logits(x->be, index);

@@ -28,8 +28,8 @@
  * flight, and the steps beside it wait for its token. Where its grammar leaves one way for several bytes,
  * their tokens are its drafts.
  *
- * A request with a chain of filters is sampled by the engine's thread, from logits that the decoder exports.
- * It too has one step in flight and no drafts.
+ * A request with a chain of filters, and a constrained one where the backend takes no masks, is sampled by
+ * the engine's thread, from logits that the decoder exports. It too has one step in flight and no drafts.
  *
  * Where a text repeats tokens of itself or of its prompt, a step holds draft rows of that sequence too (see
  * engine_speculate.c). Such a sequence, and those that run beside it, have one step in flight.
@@ -188,7 +188,7 @@ int engine_open(struct engine **out, struct executor *x, const struct engine_con
  * engine_next() has not returned. NULL is fine. */
 void engine_close(struct engine *e);
 
-/* True if requests may have a constraint: the backend uses masks. Any thread. */
+/* True if requests may have a constraint: the backend takes masks, or exports logits. Any thread. */
 bool engine_constrains(const struct engine *e);
 /* The width of the vectors that `pooling` asks for; 0: the executor keeps no hidden states, and a request
  * that asks is refused. Any thread. */

@@ -177,6 +177,7 @@ struct engine {
     uint32_t n_scratch;
     uint32_t *masks; /* [n_masks][mask_words], of each slot one; NULL: the backend cannot constrain */
     uint32_t n_masks, mask_words;
+    bool masks_here;    /* the backend takes no masks: the engine draws constrained tokens, like a chain's */
     uint32_t n_ahead;   /* masks behind drafts in the step that is being built: they follow the slots' */
     uint32_t mask_turn; /* the slot whose mask is the next to go on with */
 
@@ -201,6 +202,12 @@ static inline bool engine_reuses(const struct engine_request *r)
 {
     bool whole = r->pooling == ENGINE_POOL_MEAN || r->pooling == ENGINE_POOL_FIRST;
     return r->cache_prompt && !r->want_prompt_logprobs && !whole;
+}
+
+/* True if the host draws its tokens. */
+static inline bool engine_draws(const struct engine *e, const struct engine_request *r)
+{
+    return r->chain || (r->constraint && e->masks_here);
 }
 
 /* True if the next row needs the last token on the host, where it is not known yet: for the mask of a

@@ -1,7 +1,7 @@
-/* engine_sample.c - tokens of requests with a chain of filters, drawn between steps from the logits that the
- * decoder exports. A draw takes milliseconds over a large vocabulary. All threads of the decoder's team draw,
- * and a step waits for draws only so long: the texts whose tokens are not drawn by then miss a step, the
- * others do not wait for them. */
+/* engine_sample.c - tokens of requests with a chain of filters, and of constrained ones where the backend
+ * takes no masks, drawn between steps from the logits that the decoder exports. A draw takes milliseconds
+ * over a large vocabulary. All threads of the decoder's team draw, and a step waits for draws only so long:
+ * the texts whose tokens are not drawn by then miss a step, the others do not wait for them. */
 #include "engine_private.h"
 #include "sampler/sampler_chain.h"
 
@@ -23,7 +23,8 @@ struct draw_scratch {
 
 static bool open_scratch(const struct engine *e, struct draw_scratch *s)
 {
-    s->chain = malloc(sampler_chain_scratch_size(e->n_vocab));
+    size_t chain = sampler_chain_scratch_size(e->n_vocab), plain = sampler_scratch_size(e->n_vocab);
+    s->chain = malloc(chain > plain ? chain : plain);
     s->history = calloc(e->n_ctx, sizeof *s->history);
     s->dry = calloc(e->n_ctx, sizeof *s->dry);
     return s->chain && s->history && s->dry;
@@ -85,7 +86,8 @@ bool engine_sample_pending(const struct engine *e)
 /* Writes the newest tokens before position n_prompt + index, as many as the chain looks at. */
 static uint32_t copy_history(const struct engine_request *r, uint32_t index, int32_t *history)
 {
-    uint32_t n = r->n_prompt + index, wanted = sampler_chain_history(r->chain, &r->sampling);
+    uint32_t n = r->n_prompt + index;
+    uint32_t wanted = r->chain ? sampler_chain_history(r->chain, &r->sampling) : r->sampling.penalty_last_n;
     uint32_t from = n > wanted ? n - wanted : 0;
     for (uint32_t i = from; i < n; i++)
         history[i - from] = i < r->n_prompt ? r->prompt[i] : r->out[i - r->n_prompt].token;
@@ -114,7 +116,7 @@ static void draw(const struct engine *e, uint32_t slot, const struct draw_scratc
                                .mask = mask,
                                .dry = s->dry};
     struct sampler_norm norm;
-    d->result.token = sampler_chain_pick(r->chain, &in, s->chain);
+    d->result.token = r->chain ? sampler_chain_pick(r->chain, &in, s->chain) : sampler_pick(&in, s->chain);
     if (r->want_logprobs && sampler_norm(logits, e->n_vocab, &norm))
         d->result.logprob = sampler_logprob(&norm, logits[d->result.token]);
 }

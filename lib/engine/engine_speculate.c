@@ -138,8 +138,8 @@ static uint32_t list_chains(struct engine *e, uint32_t *n_decode)
             continue;
         ++*n_decode;
         d->n = 0;
-        bool forced = q->r->constraint && !q->r->chain;
-        if (!atomic_load_explicit(&q->r->n_out, memory_order_relaxed) || q->r->chain ||
+        bool forced = q->r->constraint && !engine_draws(e, q->r);
+        if (!atomic_load_explicit(&q->r->n_out, memory_order_relaxed) || engine_draws(e, q->r) ||
             (!forced && !d->index.expects))
             continue; /* its first token is in flight, or drawn by the host, or there is nothing to expect */
         all->slots[n] = slot;

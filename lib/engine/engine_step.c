@@ -125,17 +125,17 @@ static uint16_t ask_sample(struct engine *e, struct flight *f, struct sequence *
     uint32_t flags = r->want_logprobs ? STEP_LOGPROB : 0;
     if (r->ignore_eos || index < r->min_tokens)
         flags |= STEP_BAN_END;
-    flags |= r->chain ? STEP_EXPORT : 0;
+    flags |= engine_draws(e, r) ? STEP_EXPORT : 0;
     s->logits[i] = (struct step_logit){.row = (uint16_t)s->n_rows,
                                        .target = -1,
                                        .flags = flags,
                                        .n_top = (uint16_t)(r->want_logprobs ? r->n_top : 0)};
     /* A text that cannot go on is sampled without a mask and ends when the step retires. */
     uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
-    if (r->constraint)
-        s->logits[i].mask = index > n_out ? q->ahead + (index - n_out - 1) : q->mask;
+    uint32_t mask = !r->constraint ? 0 : index > n_out ? q->ahead + (index - n_out - 1) : q->mask;
+    s->logits[i].mask = e->masks_here ? 0 : mask;
     q->masked = false;
-    f->asked[i] = (struct asked){.slot = slot, .index = index, .target = false, .mask = s->logits[i].mask};
+    f->asked[i] = (struct asked){.slot = slot, .index = index, .target = false, .mask = mask};
     return (uint16_t)i;
 }
 
@@ -563,7 +563,7 @@ static int retire(struct engine *e, struct flight *f, uint64_t now_ns, struct er
         const struct asked *a = &f->asked[i];
         if (a->target || a->dropped || !e->seqs[a->slot].r)
             continue;
-        if (e->seqs[a->slot].r->chain)
+        if (engine_draws(e, e->seqs[a->slot].r))
             engine_sample_keep(e, a, &f->results[i]);
         else
             take_sample(e, &e->seqs[a->slot], a, &f->results[i], now_ns);

@@ -187,6 +187,23 @@ Test(cancel, in_the_middle_of_a_long_prompt_by_its_id)
     daemon_stop();
 }
 
+/* The first two have slots, the third waits. */
+Test(cancel, a_request_with_several_prompts_is_listed_with_all_of_them)
+{
+    start("--slots", "2");
+    int fd = client_connect(daemon_.port);
+    client_request(fd, "POST", "/v1/completions", "X-Request-Id: x\r\n",
+                   "{\"prompt\":[[5,6],[5,6,7],[5,6,7,8]],\"max_tokens\":15000,\"ignore_eos\":true}");
+    wait_in("x", "decode", 5);
+    struct reply r = get("/requests");
+    cr_assert(strstr(r.body, "\"prompts\":3,\"prompt_tokens\":9,\"computed\":5,"), "%s", r.body);
+    reply_free(&r);
+    delete ("x");
+    r = read_reply(fd);
+    reply_free(&r);
+    daemon_stop();
+}
+
 Test(cancel, while_tokens_come_by_its_client)
 {
     start("--slots", "2");

@@ -255,6 +255,39 @@ Test(constrain, forced_names_are_drafted_and_the_text_is_the_same)
     }
 }
 
+DAEMON_TEST(constrain, banned_strings_do_not_occur)
+{
+#define STORY "{\"prompt\":\"Once upon a time\",\"max_tokens\":120,\"seed\":%d%s}"
+    static const char *const banned[] = {" little", "girl", "was a", "the", "."};
+    int n_found = 0;
+    for (int seed = 0; seed < 6; seed++) {
+        char body[400];
+        snprintf(body, sizeof body, STORY, seed, "");
+        json_t *plain = ok("/generate", body);
+        snprintf(body, sizeof body, STORY, seed, ",\"bad_words\":[\"xyzzy\",\"é\"]");
+        json_t *same = ok("/generate", body);
+        snprintf(body, sizeof body, STORY, seed,
+                 ",\"ignore_eos\":true,\"banned_strings\":[\" little\",\"girl\",\"was a\",\"the\",\".\"]");
+        json_t *without = ok("/generate", body);
+        cr_assert_str_eq(json_text(plain, "text"), json_text(same, "text"));
+        cr_assert_eq(json_number(without, "usage.completion_tokens"), 120);
+        for (size_t i = 0; i < sizeof banned / sizeof *banned; i++) {
+            n_found += strstr(json_text(plain, "text"), banned[i]) != NULL;
+            cr_assert_not(strstr(json_text(without, "text"), banned[i]), "%s", json_text(without, "text"));
+        }
+        json_decref(plain);
+        json_decref(same);
+        json_decref(without);
+    }
+    cr_assert_gt(n_found, 10, "the model writes them by itself");
+    expect_words(post("/generate", "{\"prompt\":\"a\",\"banned_strings\":\"x\"}"), 400, "invalid_request",
+                 "banned_strings must be an array of at most 64 strings");
+    expect_words(post("/generate", "{\"prompt\":\"a\",\"bad_words\":[\"\"]}"), 400, "invalid_request",
+                 "bad_words may have strings of 1 to 128 bytes");
+    expect_words(post("/generate", "{\"prompt\":\"a\",\"bad_words\":[\"b\"],\"regex\":\"a\"}"), 400,
+                 "invalid_request", "one constraint is allowed");
+}
+
 DAEMON_TEST(constrain, a_format_holds_in_the_other_dialects)
 {
     static const struct {

@@ -115,6 +115,15 @@ Test(samplers, a_budget_closes_the_reasoning)
     cr_assert_gt(strlen(json_text(root, "choices.0.message.content")), 0, "%s", whole);
     free(whole);
     json_decref(root);
+    root = ok("/v1/messages",
+              "{\"messages\":[{\"role\":\"user\",\"content\":\"Once upon a time\"}],\"max_tokens\":60,"
+              "\"temperature\":0,\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":7}}");
+    whole = json_dumps(root, 0);
+    cr_assert_str_eq(json_text(root, "content.0.type"), "thinking", "%s", whole);
+    cr_assert_str_eq(json_text(root, "content.1.type"), "text", "%s", whole);
+    cr_assert_gt(strlen(json_text(root, "content.1.text")), 0, "%s", whole);
+    free(whole);
+    json_decref(root);
     daemon_stop();
 }
 
