@@ -6,8 +6,9 @@
 # barriers, ordered accesses, copies and mma as EXPECTED has them (a barrier that the compiler duplicated shows
 # there), no float operation that ptxas may fuse with its neighbour. ptxas then assembles it for the oldest and the newest
 # generation that will run it, with --all also for those between: no warning, no spill, no stack, registers within what
-# the block size leaves, in the machine code as many barriers and mma as in the PTX, a MEMBAR for each release and a CCTL for each acquire. A file that has passed is not assembled again: a stamp in its directory names the hash of it, of this
-# script and of ptxas.
+# the block size leaves, in the machine code as many barriers and mma as in the PTX, a MEMBAR for each release and a CCTL for each
+# acquire. What has passed is not assembled again, in any tree: a stamp in the user's cache (XDG_CACHE_HOME/hearth/ptxas) has the hash of
+# file, generation, this script and ptxas as its name.
 #
 # EXPECTED has a line per file: name, then word=count. `ptx_gate.sh --print EXPECTED CLANG_MAJOR DIRECTORY...` writes
 # such lines. They hold for clang 19; with another the counts are not compared. sass_expected.txt beside it has figures of the
@@ -143,10 +144,10 @@ assemble() {
     *) generations="90${all:+ 100} 120" ;;
     esac
     for generation in $generations; do
-        stamp="$(dirname "$ptx")/.$name.$generation.assembled"
-        hash=$({ "$ptxas" --version && cat "$ptx" "$self" "$here/sass_figures.sh" "$sass"; } | sha256sum)
-        if [ "$(cat "$stamp" 2>/dev/null)" = "$hash" ]; then
-            echo "ok      $name on sm_$generation: as before"
+        stamp=$stamps/$({ echo "$generation" && "$ptxas" --version && cat "$ptx" "$self" "$here/sass_figures.sh" "$sass"; } | sha256sum | cut -d ' ' -f 1)
+        if [ -e "$stamp" ]; then
+            touch "$stamp"
+            echo "ok      $name on sm_$generation: $(cat "$stamp"), as before"
             continue
         fi
         before=$status
@@ -158,7 +159,7 @@ assemble() {
         used=$(most_registers)
         [ "${used:-999}" -le "${limit:-0}" ] || fail "$name: ${used:-no count of} registers on sm_$generation, of $limit"
         [ -n "$other_ptxas" ] || [ "$clang" != 19 ] || check_kept "$name" "$generation" "${used:-999}"
-        [ $status != 0 ] || { echo "$hash" >"$stamp"; echo "ok      $name on sm_$generation: $used of $limit registers"; }
+        [ $status != 0 ] || { echo "$used of $limit registers" >"$stamp"; echo "ok      $name on sm_$generation: $used of $limit registers"; }
         status=$((before | status))
     done
 }
@@ -167,6 +168,11 @@ ptxas=""
 for candidate in ptxas /usr/local/cuda/bin/ptxas /opt/cuda/bin/ptxas; do
     [ -n "$ptxas" ] || ptxas=$(command -v "$candidate" || true)
 done
+
+# Stamps that no run has asked for in a month go.
+stamps=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/hearth/ptxas
+mkdir -p "$stamps" 2>/dev/null && [ -w "$stamps" ] || stamps=$work
+[ "$stamps" = "$work" ] || find "$stamps" -type f -mtime +30 -delete
 
 other_ptxas=""
 [ -z "$ptxas" ] || "$ptxas" --version | grep -q "release $sass_ptxas," || other_ptxas=1
