@@ -148,6 +148,8 @@ static void put_speculation(struct buf *out, const struct engine_stats *e)
     put_count(out, "counter", "hearth_draft_tokens_total", "Tokens drafted by prompt lookup.", e->drafted);
     put_count(out, "counter", "hearth_draft_tokens_accepted_total", "Drafted tokens that were accepted.",
               e->accepted);
+    put_count(out, "counter", "hearth_draft_tokens_forced_total",
+              "Accepted drafts that a grammar had forced.", e->forced);
     put_count(out, "counter", "hearth_draft_steps_total", "Steps with drafted tokens.", e->draft_steps);
     put_count(out, "counter", "hearth_draft_steps_saved_total", "Steps saved by accepted drafts.",
               e->steps_saved);
@@ -270,6 +272,11 @@ static uint64_t n_failed(const struct model_view *v)
     return v->n_failed;
 }
 
+static uint64_t n_late(const struct model_view *v)
+{
+    return v->n_late;
+}
+
 static uint64_t n_running(const struct model_view *v)
 {
     struct engine_stats e = {0};
@@ -296,6 +303,8 @@ static void put_models(struct buf *out, const struct http_server *s)
     put_each(out, s, "hearth_model_loads_total", "counter", "Times the model was loaded.", n_loads);
     put_each(out, s, "hearth_model_load_failures_total", "counter", "Times the model could not be loaded.",
              n_failed);
+    put_each(out, s, "hearth_model_wait_timeouts_total", "counter",
+             "Requests that waited too long for the model to be loaded.", n_late);
 }
 
 /* --- vLLM's names, as its documentation lists them --- */

@@ -128,9 +128,10 @@ static void put_speculation(struct buf *out, const struct engine_stats *e)
                e->speculates ? "true" : "false", (unsigned long long)e->drafted,
                (unsigned long long)e->accepted);
     json_put_number(out, e->drafted ? (double)e->accepted / (double)e->drafted : 0, 4);
-    buf_printf(out, ",\"steps\":%llu,\"steps_saved\":%llu,\"requests\":%llu,\"turned_off\":%llu}",
-               (unsigned long long)e->draft_steps, (unsigned long long)e->steps_saved,
-               (unsigned long long)e->draft_requests, (unsigned long long)e->turned_off);
+    buf_printf(
+        out, ",\"forced\":%llu,\"steps\":%llu,\"steps_saved\":%llu,\"requests\":%llu,\"turned_off\":%llu}",
+        (unsigned long long)e->forced, (unsigned long long)e->draft_steps, (unsigned long long)e->steps_saved,
+        (unsigned long long)e->draft_requests, (unsigned long long)e->turned_off);
 }
 
 /* Counts the current model alone. */
@@ -189,10 +190,11 @@ static void put_models(struct buf *out, const struct http_server *s)
         json_put_str(out, v.name);
         buf_printf(out,
                    ",\"default\":%s,\"state\":\"%s\",\"running\":%u,\"waiting\":%u,\"loads\":%llu,"
-                   "\"failed_loads\":%llu,"
+                   "\"failed_loads\":%llu,\"timed_out\":%llu,"
                    "\"unloads_in_ms\":",
                    i - 1 == first ? "true" : "false", v.state, e.running, e.waiting,
-                   (unsigned long long)v.n_loads, (unsigned long long)v.n_failed);
+                   (unsigned long long)v.n_loads, (unsigned long long)v.n_failed,
+                   (unsigned long long)v.n_late);
         if (v.unloads_in_ms)
             buf_printf(out, "%llu}", (unsigned long long)v.unloads_in_ms);
         else

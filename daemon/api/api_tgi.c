@@ -228,4 +228,5 @@ const struct dialect dialect_tgi = {.id_prefix = "gen-",
                                     .delta = delta,
                                     .end = end,
                                     .last = last,
-                                    .clamps = true};
+                                    .clamps = true,
+                                    .streams = true};

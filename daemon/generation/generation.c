@@ -143,13 +143,20 @@ static void submit(struct generation *g)
     r->more = write_more;
     request_hold(r, generation_memory(g));
     constraint_count(g);
-    r->phase = REQUEST_WAITING;
-    request_suspend(r);
+    request_wait(r);
     if (g->p.stream && g->server->cfg->keepalive_ms)
         connection_start_ticks(r->connection, g->server->cfg->keepalive_ms);
 }
 
 static void prepare(struct generation *g);
+
+/* Its outcome by its status; a stream that has begun failed whatever the words are. */
+static void fail_prepared(struct generation *g)
+{
+    const struct api_error *e = &g->request->error;
+    bool late = e->status == 504;
+    fail(g, e, late ? OUTCOME_TIMED_OUT : g->started ? OUTCOME_FAILED : OUTCOME_NONE);
+}
 
 /* The chats that come next may be as expensive: so many of them are not tried on the loop. */
 static void prepare_again(struct generation *g)
@@ -179,8 +186,7 @@ static void prepared(struct request *r)
         fail_refused(g);
         leave(g, OUTCOME_NONE);
     } else if (r->error.status) {
-        request_fail(r, &r->error);
-        request_resume(r);
+        fail_prepared(g);
         leave(g, OUTCOME_NONE);
     } else if (g->dialect->counts) {
         g->dialect->reply(g, &r->out);
@@ -286,15 +292,23 @@ void generation_open(struct request *r, const struct dialect *dialect)
 
 /* --- the stream --- */
 
+/* The 200 is sent with what is written next. */
+static void start_stream(struct generation *g)
+{
+    if (!g->started)
+        g->request->phase = REQUEST_STREAM;
+    g->started = true;
+}
+
 void generation_begin(struct generation *g)
 {
-    if (g->started)
+    if (g->begun)
         return;
     if (g->dialect->begin)
         g->dialect->begin(g, &g->request->out);
     generation_wrote(g);
-    g->started = true;
-    g->request->phase = REQUEST_STREAM;
+    g->begun = true;
+    start_stream(g);
 }
 
 static void cancel_choices(struct generation *g)
@@ -714,17 +728,26 @@ void generation_refuse(struct generation *g)
     }
 }
 
+/* While the pool prepares it, its memory is the pool's. */
+static bool may_comment(const struct generation *g)
+{
+    return g->waits || (g->state == GENERATION_SUBMITTED && !g->abandoned);
+}
+
 void generation_tick(struct generation *g)
 {
     uint64_t now = clock_ns(), every = g->server->cfg->keepalive_ms * MS;
     struct request *r = g->request;
     if (g->request->route->lines) /* they have no comments */
         return;
-    if (g->state != GENERATION_SUBMITTED || g->abandoned || now - g->sent_ns < every - every / 8)
+    if (!may_comment(g) || now - g->sent_ns < every - every / 8)
         return;
     if (request_n_ahead(r)) /* the client does not take what there is */
         return;
-    generation_begin(g);
+    if (g->waits) /* what precedes the first event shows the model */
+        start_stream(g);
+    else
+        generation_begin(g);
     buf_puts(&r->out, ": keep-alive\n\n");
     generation_wrote(g);
     g->sent_ns = now;

@@ -7,7 +7,7 @@
  * texts with seeds of their own, each of which ends by itself; it has finished when all have. Of many prompts
  * only as many are the engine's at once as it has slots for; the others follow as these end, past the queue.
  * A stream's 200 is sent with the first text or keep-alive comment, so all trouble before that has a status
- * of its own.
+ * of its own; comments begin while it waits for its model to be loaded.
  *
  * A reply that its client reads slowly is kept as tokens, a tenth of their size as JSON or less, and written
  * a window (REPLY_WINDOW) ahead of it.
@@ -182,6 +182,7 @@ struct generation {
     char model_name[256];
     int awaited;             /* the model's number */
     bool waits;              /* in generator.waiting, by `waiting` */
+    bool wants_stream;       /* the body asks for one, as far as is known before it is read */
     uint64_t model_late_ns;  /* the wait for the model ends then; 0: when the model is there */
     uint64_t model_limit_ms; /* the same, from the arrival of the body */
     const char *model_limit; /* the name of the field that sets it */
@@ -211,6 +212,7 @@ struct generation {
     size_t room;      /* bytes of the arena that are kept for tokens to come */
     uint64_t sent_ns; /* the newest event or comment was written */
     bool started;     /* of a stream: the 200 is on its way */
+    bool begun;       /* what precedes the first event is written */
     bool ended;       /* all that it has to show is written, or stands in lists */
     bool later;       /* long lists are written as the client takes them */
 };
@@ -249,6 +251,7 @@ struct dialect {
     bool whole_calls;  /* its streams show a call when it is complete */
     bool whole_events; /* `event` is called for whole replies too */
     bool clamps;       /* max_tokens is a ceiling: what does not fit is cut off */
+    bool streams;      /* unless the body says "stream": false */
 };
 extern const struct dialect dialect_embeddings, dialect_ollama_embed, dialect_ollama_embeddings,
     dialect_llama_embedding, dialect_tei_embed, dialect_tgi;
@@ -356,7 +359,7 @@ bool choice_tell(struct choice *c);
 bool choice_tells_last(const struct choice *c);
 /* The engine has let go of it: gives back the room for tokens that have not come. */
 void choice_trim(struct choice *c);
-/* Called when the 200 is on its way and all that precedes the first event is written. */
+/* Sends the 200 and writes what precedes the first event, once. */
 void generation_begin(struct generation *g);
 /* After each event or comment that was written: a stream without memory for it ends. */
 void generation_wrote(struct generation *g);

@@ -45,10 +45,23 @@ void generation_read_model(struct request *r, char *name, size_t room)
         api_invalid(&r->error, "model", "model must be a string");
 }
 
+/* A body that is refused later may be taken for one that asks for a stream. */
+static bool asks_for_stream(const struct generation *g)
+{
+    const struct request *r = g->request;
+    const char *value = "n";
+    size_t n;
+    bool given = json_member_find(r->body, r->body_len, "stream", &value, &n);
+    if (!g->dialect->delta || g->dialect->counts)
+        return false;
+    return g->dialect->streams ? !given || *value != 'f' : *value == 't';
+}
+
 static void read_name(struct request *r)
 {
     struct generation *g = r->context;
     generation_read_model(r, g->model_name, sizeof g->model_name);
+    g->wants_stream = asks_for_stream(g);
     read_limit(g);
 }
 
@@ -79,8 +92,9 @@ static void wait(struct generation *g)
     TAILQ_INSERT_TAIL(&generator->waiting, g, waiting);
     generator->n_waiting++;
     generator->waiting_bytes += g->request->body_cap;
-    g->request->phase = REQUEST_WAITING;
-    request_suspend(g->request);
+    request_wait(g->request);
+    if (g->wants_stream && g->server->cfg->keepalive_ms)
+        connection_start_ticks(g->request->connection, g->server->cfg->keepalive_ms);
     generator_look(generator);
 }
 
@@ -124,10 +138,12 @@ static bool waited(struct generation *g, uint64_t now_ns, struct server_model **
     if (g->cancelled || g->refused || !g->request->connection)
         return true;
     *m = s->source->get(s->source_context, g->awaited, e);
-    if (!*m && !e->status && g->model_late_ns && now_ns >= g->model_late_ns)
-        api_fail(e, 504, "timeout", NULL, "%s (%llu) passed before the model was there", g->model_limit,
-                 (unsigned long long)g->model_limit_ms);
-    return *m || e->status;
+    if (*m || e->status || !g->model_late_ns || now_ns < g->model_late_ns)
+        return *m || e->status;
+    s->source->late(s->source_context, g->awaited);
+    api_fail(e, 504, "timeout", NULL, "%s (%llu) passed before the model was there", g->model_limit,
+             (unsigned long long)g->model_limit_ms);
+    return true;
 }
 
 void generation_take_models(struct generator *generator)

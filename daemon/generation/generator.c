@@ -130,6 +130,7 @@ static void add_counts(struct engine_stats *sum, const struct engine_stats *e)
     sum->generated_tokens += e->generated_tokens;
     sum->drafted += e->drafted;
     sum->accepted += e->accepted;
+    sum->forced += e->forced;
     sum->draft_steps += e->draft_steps;
     sum->steps_saved += e->steps_saved;
     sum->draft_requests += e->draft_requests;

@@ -55,6 +55,7 @@ struct model_view { /* a model that requests may name, as lists show it */
     int64_t modified;                 /* Unix seconds, of the file */
     uint64_t unloads_in_ms;           /* 0: it stays, or it is not loaded */
     uint64_t n_loads, n_failed;
+    uint64_t n_late; /* requests that waited too long for it */
 };
 
 /* Who has the models, where a request may name one of several (model_set.h). A model is known by its number.
@@ -64,6 +65,8 @@ struct model_source {
     int (*find)(void *context, const char *name, struct api_error *e);
     /* The model, if requests may begin on it; else NULL, with *e set when it cannot be had. */
     struct server_model *(*get)(void *context, int number, struct api_error *e);
+    /* A request has waited too long for this model. */
+    void (*late)(void *context, int number);
     /* A request waits for a model, waits no longer, or was the last user of one: loads and closes what that
      * asks for. */
     void (*look)(void *context);

@@ -261,6 +261,13 @@ void request_suspend(struct request *r)
     r->watched = true;
 }
 
+void request_wait(struct request *r)
+{
+    if (r->phase < REQUEST_STREAM)
+        r->phase = REQUEST_WAITING;
+    request_suspend(r);
+}
+
 void request_resume(struct request *r)
 {
     if (!r->suspended)
@@ -372,8 +379,7 @@ void request_run(struct request *r, enum pool_class class, void (*work)(struct r
 void request_wait_for(struct request *r, enum pool_class class, void (*work)(struct request *),
                       void (*worked)(struct request *))
 {
-    r->phase = REQUEST_WAITING;
-    request_suspend(r);
+    request_wait(r);
     request_run(r, class, work, worked);
 }
 

@@ -154,6 +154,9 @@ void api_error_put(struct buf *out, const struct api_error *e);
 void request_put_error(struct request *r, const struct api_error *e);
 /* From inside a handler: no reply yet. Watches for the client's leaving. */
 void request_suspend(struct request *r);
+/* The same of one that its handler has taken: the reply follows later, or, of a stream that has begun, more
+ * of it. */
+void request_wait(struct request *r);
 /* There is news (phase, out, gone): let libmicrohttpd look. */
 void request_resume(struct request *r);
 /* Counts that the body takes `cap` bytes now. */

@@ -98,7 +98,7 @@ static int load(struct loader *l, struct error *err)
         return rc;
     }
     runtime_engine_config(&l->runtime, cfg, &ec);
-    l->disk = prefix_store_open(cfg, l->runtime.executor, l->runtime.hash);
+    l->disk = prefix_store_open(cfg, l->runtime.executor, l->runtime.hash, l->options.prefix_dir);
     ec.disk = l->disk;
     ec.wake = relay_wake;
     ec.context = l;

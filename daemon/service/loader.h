@@ -19,12 +19,14 @@
 struct chat_template;
 struct server_model;
 struct constraints;
+struct prefix_dir;
 struct prefix_disk;
 
 struct loader_options {
-    const struct config *cfg; /* must outlive the loader */
-    const char *path;         /* from model_file_find() or model_file_below() */
-    bool check;               /* only read the file and see whether it is a model: nothing large is taken */
+    const struct config *cfg;      /* must outlive the loader */
+    const char *path;              /* from model_file_find() or model_file_below() */
+    struct prefix_dir *prefix_dir; /* of all models that are loaded at once, or NULL; outlives the loader */
+    bool check; /* only read the file and see whether it is a model: nothing large is taken */
     void (*wake)(void *context); /* of the engine, once the warm-up is over */
     void *wake_context;
     void (*done)(void *context);

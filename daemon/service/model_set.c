@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "gguf/gguf.h"
+#include "kv/prefix_disk.h"
 #include "model/model.h"
 #include "model_dir.h"
 #include "model_file.h"
@@ -21,8 +22,10 @@
 #define PROGRESS_MS 100
 #define MS          1000000ull
 #define NONE        (-1)
-#define NO_ROOM_S   600 /* so long a model that did not fit alone takes no other's place again */
-#define RETRY_S     30  /* of what has no memory */
+#define NO_ROOM_S   600         /* so long a model that did not fit alone takes no other's place again */
+#define RETRY_S     30          /* of what has no memory */
+#define FEW_MODELS  256         /* of a directory that is read on the loop: some milliseconds */
+#define FRESH_NS    (1000 * MS) /* sizes and times of files that are listed may be so old */
 
 /* A model that is loaded, or about to be. */
 struct place {
@@ -32,7 +35,8 @@ struct place {
 };
 
 struct figures { /* of each model that there is */
-    uint64_t n_loads, n_failed;
+    uint64_t n_loads, n_failed, n_late;
+    uint64_t tried;     /* the turn in which it was loaded beside */
     struct {            /* it did not fit alone: when, and the file as it was then */
         uint64_t at_ns; /* 0: that never happened */
         uint64_t bytes;
@@ -47,19 +51,27 @@ struct model_set {
     struct figures *figures; /* [n_figures], by number */
     int n_figures;
     struct place places[MODEL_SET_MOST];
-    int first;               /* the number of the first model */
-    struct place *loading;   /* its loader's thread is at it */
-    struct place *closing;   /* in the hands of the pool */
-    struct loader *checking; /* reads the file of checked_number, for which another is to go; or NULL */
+    struct prefix_dir *prefix_dir; /* what they keep on disk */
+    int first;                     /* the number of the first model */
+    struct place *loading;         /* its loader's thread is at it */
+    struct place *closing;         /* in the hands of the pool */
+    struct loader *checking;       /* reads the file of checked_number, for which another is to go; or NULL */
     int checked_number;
     bool is_checked;      /* its file is a model's */
     struct place *victim; /* takes no new requests, and is closed after its last */
     int wanted;           /* room is made for it */
+    uint64_t turn;        /* counts models that were wanted */
     bool needs_room;      /* it did not fit beside the others */
     int failed;           /* it could not be loaded: what waits for it is told */
     struct error why;
     bool served, stopping;
     uv_timer_t *timer;
+    struct {
+        bool on; /* the pool reads the directory */
+        uint64_t at_ns;
+        struct model_dir_scan scan;
+        uv_work_t work;
+    } reading;
     uv_work_t work;
     char last_error[sizeof((struct error *)0)->text];
     int last;
@@ -206,8 +218,10 @@ static void fail(struct model_set *set, int number, int rc, const struct error *
     set->failed = number;
     set->why = *err;
     set->why.code = rc;
-    set->wanted = NONE;
-    set->victim = NULL;
+    if (number == set->wanted) {
+        set->wanted = NONE;
+        set->victim = NULL;
+    }
 }
 
 static bool is_alone(const struct model_set *set)
@@ -234,8 +248,11 @@ static void on_loaded(void *context)
         return;
     if (rc == 0) {
         count(set, number, NULL);
-        set->wanted = NONE;
+        if (number == set->wanted)
+            set->wanted = NONE;
         serve(set, p);
+    } else if (rc == -ENOMEM && set->served && number != set->wanted) {
+        log_info("%s waits: it has no room beside the loaded models: %s", name_of(set, number), err.text);
     } else if (rc == -ENOMEM && !is_alone(set) && !has_no_room(set, number)) {
         log_info("%s has no room beside the loaded models: %s", name_of(set, number), err.text);
         set->needs_room = set->is_checked = true; /* its file was read before */
@@ -264,6 +281,7 @@ static int start_loader(struct model_set *set, struct loader **l, int number, vo
     const char *file = set->dir.entries[number].file;
     struct loader_options options = {.cfg = set->options.cfg,
                                      .path = file,
+                                     .prefix_dir = set->prefix_dir,
                                      .check = l == &set->checking,
                                      .wake = server_wake,
                                      .wake_context = set->options.server,
@@ -305,8 +323,9 @@ static bool fills_device(const struct place *p)
     return info.memory_total > 0;
 }
 
-/* Two decoders cannot both live on a device that one of them fills, whatever else is loaded. */
-static struct place *choose_victim(struct model_set *set)
+/* Of all where there must be room, else of those that fill a device: two decoders cannot both live there,
+ * whatever else is loaded. */
+static struct place *choose_victim_of(struct model_set *set, bool needs_room)
 {
     struct model_room_candidate c[MODEL_SET_MOST] = {0};
     for (int i = 0; i < MODEL_SET_MOST; i++) {
@@ -318,8 +337,13 @@ static struct place *choose_victim(struct model_set *set)
                                                  .first = p->number == set->first,
                                                  .idle_ns = p->model.idle_ns};
     }
-    int best = model_room_choose(c, MODEL_SET_MOST, set->needs_room || !place_of(set, NONE));
+    int best = model_room_choose(c, MODEL_SET_MOST, needs_room || !place_of(set, NONE));
     return best < 0 ? NULL : &set->places[best];
+}
+
+static struct place *choose_victim(struct model_set *set)
+{
+    return choose_victim_of(set, set->needs_room);
 }
 
 /* Closes a model for the wanted one, or asks it to leave. */
@@ -383,6 +407,7 @@ static void fetch(struct model_set *set)
     int number = server_wanted_model(set->options.server);
     if (number != set->wanted) {
         set->wanted = number;
+        set->turn++;
         set->needs_room = set->is_checked = false;
         bool left = set->victim != NULL;
         set->victim = NULL;
@@ -393,6 +418,31 @@ static void fetch(struct model_set *set)
         return;
     struct error err = {0};
     int rc = advance(set, number, &err);
+    if (rc < 0) {
+        fail(set, number, rc, &err);
+        server_look(set->options.server);
+    }
+}
+
+static bool may_fit_beside(void *context, int number)
+{
+    struct model_set *set = context;
+    const struct figures *f = figures_of(set, number);
+    return number != set->wanted && !place_of(set, number) && f && f->tried != set->turn;
+}
+
+/* While the wanted model waits for the last requests of another, the next ones that are waited for may have
+ * room as things are. Each is tried once, so that it never takes the room made for the wanted one twice. */
+static void fetch_beside(struct model_set *set)
+{
+    struct error err = {0};
+    if (!set->victim || choose_victim_of(set, false))
+        return;
+    int number = server_wanted_beside(set->options.server, may_fit_beside, set);
+    if (number == NONE)
+        return;
+    figures_of(set, number)->tried = set->turn;
+    int rc = load(set, number, &err);
     if (rc < 0) {
         fail(set, number, rc, &err);
         server_look(set->options.server);
@@ -450,8 +500,48 @@ static void look(struct model_set *set)
     if (!is_busy(set))
         fetch(set);
     if (!is_busy(set))
+        fetch_beside(set);
+    if (!is_busy(set))
         close_idle(set, now_ns);
     set_timer(set, now_ns);
+}
+
+/* --- reading the directory --- */
+
+static void read_on_pool(uv_work_t *work)
+{
+    struct model_set *set = work->data;
+    model_dir_scan(&set->reading.scan, set->dir.path, INT_MAX);
+}
+
+static void on_read(uv_work_t *work, int status)
+{
+    struct model_set *set = work->data;
+    (void)status; /* it is never cancelled */
+    model_dir_take(&set->dir, &set->reading.scan);
+    set->reading.at_ns = clock_ns();
+    set->reading.on = false;
+}
+
+/* Sees what has come and gone. A directory of many files is read by the pool, and the list is as it was until
+ * then: no client has the loop wait for thousands of files. */
+static void refresh(struct model_set *set)
+{
+    uint64_t now_ns = clock_ns();
+    bool fresh = set->reading.at_ns && now_ns - set->reading.at_ns < FRESH_NS;
+    if (set->reading.on || set->stopping || (fresh && !model_dir_has_changed(&set->dir)))
+        return;
+    if (set->dir.n <= FEW_MODELS) {
+        model_dir_scan(&set->reading.scan, set->dir.path, FEW_MODELS);
+        bool whole = set->reading.scan.whole;
+        model_dir_take(&set->dir, &set->reading.scan);
+        set->reading.at_ns = now_ns;
+        if (whole)
+            return;
+    }
+    set->reading.on = true;
+    set->reading.work.data = set;
+    uv_queue_work(set->options.loop, &set->reading.work, read_on_pool, on_read);
 }
 
 /* --- what the server asks --- */
@@ -473,7 +563,11 @@ static int find(void *context, const char *name, struct api_error *e)
         return set->first;
     int number = number_of(set, name);
     if (number < 0) { /* it may be new */
-        model_dir_read(&set->dir);
+        refresh(set);
+        number = number_of(set, name);
+    }
+    if (number < 0 && set->reading.on) {
+        model_dir_look_for(&set->dir, name);
         number = number_of(set, name);
     }
     if (number >= 0)
@@ -496,6 +590,13 @@ static struct server_model *get(void *context, int number, struct api_error *e)
     return NULL;
 }
 
+static void count_late(void *context, int number)
+{
+    struct figures *f = figures_of(context, number);
+    if (f)
+        f->n_late++;
+}
+
 static void look_again(void *context)
 {
     look(context);
@@ -512,7 +613,7 @@ static const char *state_of(const struct model_set *set, const struct place *p)
 
 static void read_names(void *context)
 {
-    model_dir_read(&((struct model_set *)context)->dir);
+    refresh(context);
 }
 
 static bool view(void *context, int number, struct model_view *out)
@@ -533,12 +634,13 @@ static bool view(void *context, int number, struct model_view *out)
                                                 : at > now_ns ? (at - now_ns) / MS + 1
                                                               : 1,
                                .n_loads = f ? f->n_loads : 0,
-                               .n_failed = f ? f->n_failed : 0};
+                               .n_failed = f ? f->n_failed : 0,
+                               .n_late = f ? f->n_late : 0};
     return true;
 }
 
 static const struct model_source source = {
-    .find = find, .get = get, .look = look_again, .read_names = read_names, .view = view};
+    .find = find, .get = get, .late = count_late, .look = look_again, .read_names = read_names, .view = view};
 
 /* --- what administrators ask --- */
 
@@ -608,6 +710,7 @@ static void free_set(struct model_set *set)
     if (set->timer)
         uv_close((uv_handle_t *)set->timer, on_timer_closed);
     model_dir_free(&set->dir);
+    prefix_dir_close(set->prefix_dir);
     free(set->figures);
     free(set);
 }
@@ -626,8 +729,9 @@ int model_set_open(struct model_set **out, const struct model_set_options *optio
         uv_timer_init(options->loop, set->timer);
         set->timer->data = set;
     }
-    int rc = set->timer ? model_dir_open(&set->dir, options->cfg->models, err)
-                        : error_set(err, -ENOMEM, "out of memory");
+    int rc = set->timer && prefix_dir_open(&set->prefix_dir) == 0
+                 ? model_dir_open(&set->dir, options->cfg->models, err)
+                 : error_set(err, -ENOMEM, "out of memory");
     if (rc == 0)
         rc = find_first(set, err);
     if (rc == 0)
@@ -651,7 +755,7 @@ void model_set_stop(struct model_set *set)
 bool model_set_close(struct model_set *set)
 {
     model_set_stop(set);
-    while (set->closing)
+    while (set->closing || set->reading.on)
         uv_run(set->options.loop, UV_RUN_ONCE);
     for (int i = 0; i < MODEL_SET_MOST; i++) {
         struct place *p = &set->places[i];

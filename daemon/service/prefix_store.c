@@ -26,7 +26,8 @@ static void report(void *context, const char *words)
     log_warn("%s", words);
 }
 
-struct prefix_disk *prefix_store_open(const struct config *cfg, const struct executor *x, uint64_t model_hash)
+struct prefix_disk *prefix_store_open(const struct config *cfg, const struct executor *x, uint64_t model_hash,
+                                      struct prefix_dir *shared)
 {
     struct prefix_disk *d = NULL;
     struct prefix_disk_stats stats;
@@ -40,6 +41,7 @@ struct prefix_disk *prefix_store_open(const struct config *cfg, const struct exe
         return NULL;
     struct prefix_disk_config c = {.dir = dir,
                                    .budget = cfg->prefix_cache_disk,
+                                   .shared = shared,
                                    .model = model_hash,
                                    .order = info.kv_order,
                                    .kv = info.kv,

@@ -7,8 +7,10 @@
 
 #include <stdint.h>
 
+struct prefix_dir;
 struct prefix_disk;
 
-/* NULL: off, not possible here, or it failed and the log says why. prefix_disk_close() after the engine. */
-struct prefix_disk *prefix_store_open(const struct config *cfg, const struct executor *x,
-                                      uint64_t model_hash);
+/* NULL: off, not possible here, or it failed and the log says why. prefix_disk_close() after the engine.
+ * `shared`: all loaded models have the budget together; NULL: there is one model. */
+struct prefix_disk *prefix_store_open(const struct config *cfg, const struct executor *x, uint64_t model_hash,
+                                      struct prefix_dir *shared);

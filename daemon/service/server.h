@@ -69,6 +69,8 @@ void server_remove_model(struct server *s, struct server_model *m);
 void server_look(struct server *s);
 /* The number of the model that has been waited for longest, or -1. */
 int server_wanted_model(const struct server *s);
+/* The same of those for which may() says yes. */
+int server_wanted_beside(const struct server *s, bool (*may)(void *context, int number), void *context);
 /* The first time at which one that waits will have waited too long; 0: none. */
 uint64_t server_next_late_ns(const struct server *s);
 /* Returns how the model marks tool calls and reasoning; `unread`: its template takes tools, but no format is

@@ -92,6 +92,15 @@ int server_wanted_model(const struct server *s)
     return g ? g->awaited : -1;
 }
 
+int server_wanted_beside(const struct server *s, bool (*may)(void *context, int number), void *context)
+{
+    const struct generation *g;
+    TAILQ_FOREACH(g, &s->generator.waiting, waiting)
+        if (may(context, g->awaited))
+            return g->awaited;
+    return -1;
+}
+
 uint64_t server_next_late_ns(const struct server *s)
 {
     const struct generation *g;

@@ -8,6 +8,7 @@
  * Thread: the host fills these before a launch; kernels only read them. */
 #pragma once
 #include "attend_layout.h"
+#include "route.h"
 
 /* The rows that a node computes. */
 struct node_step {
@@ -72,7 +73,8 @@ struct attention_args {
 };
 
 /* add.c, mul.c: out = a + b, a * b. silu.c, gelu.c, soft_cap.c: functions of a, b is not read. scale.c: a *
- * factor, or with b, an address of one float, a * b. out may be an input. */
+ * factor, or with b, an address of one float, a * b. out may be an input. gate.c: a * sigmoid(b), b of
+ * width 1. swiglu_clamped.c: arith_swiglu_clamped(a, b). */
 #define NODE_FLAT_THREADS 256
 struct flat_args {
     struct node_step step;
@@ -103,4 +105,21 @@ struct embed_args {
     struct node_rows out;
     struct decoder_matrix matrix;
     uint64_t tokens; /* i32 [rows] */
+};
+
+/* route.c: chooses experts of every row by the logits `in`: their numbers, ascending, then their weights. A
+ * warp per row. */
+#define NODE_ROUTE_THREADS 256
+struct route_args {
+    struct node_step step;
+    struct node_rows in, out; /* [n_experts], [2 n_used] */
+    uint64_t bias, factors;   /* float [n_experts], or 0 */
+    struct route_rule rule;
+};
+
+/* expert_sum.c: out = the sum of the n_used parts of `in`, each times its weight in `choice`, in order. */
+struct expert_sum_args {
+    struct node_step step;
+    struct node_rows in, choice, out; /* [n_used width], [2 n_used], [width] */
+    uint32_t width, n_used;
 };

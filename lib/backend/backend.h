@@ -92,6 +92,7 @@ struct backend_info {
     const char *jit_reason;
     const struct backend_tuning *tuning; /* cpu; else NULL */
     uint32_t max_rows;                   /* most rows of a step */
+    uint32_t rows_together; /* rows that products compute together; a remainder costs as much as all; >= 1 */
     uint32_t n_pages;
     /* Layers that see the last `window` tokens alone have pages of their own, n_windows of window_bytes each,
      * numbered behind n_pages: a sequence keeps those that its window covers. They are the last window_bytes
@@ -190,6 +191,9 @@ struct backend_ops {
     /* Raw logits [n_vocab] of logit row `index` of the newest finished step if it had STEP_EXPORT, else NULL.
      * Valid until the next submit. */
     const float *(*logits)(struct backend *be, uint32_t index);
+    /* Runs work(context, member) on every thread of the team, member below n_threads of backend_info and 0
+     * the calling one, and returns when all have. Between two calls of advance(). NULL: there is no team. */
+    void (*share)(struct backend *be, void (*work)(void *context, uint32_t member), void *context);
     /* Writes out[n_embd], the hidden state of row `row` of the newest finished step behind the last norm:
      * what the output weights multiply. Valid until the next step runs, which on cpu is the next advance().
      * NULL: this backend cannot say. */

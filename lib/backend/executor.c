@@ -237,6 +237,21 @@ const float *executor_logits(struct executor *x, uint32_t index)
     return x->ops->logits(x->be, index);
 }
 
+uint32_t executor_members(const struct executor *x)
+{
+    struct backend_info info;
+    executor_info(x, &info);
+    return x->ops->share && info.n_threads ? info.n_threads : 1;
+}
+
+void executor_share(struct executor *x, void (*work)(void *context, uint32_t member), void *context)
+{
+    if (x->ops->share)
+        x->ops->share(x->be, work, context);
+    else
+        work(context, 0);
+}
+
 uint32_t executor_n_hidden(const struct executor *x)
 {
     bool keeps = x->kind == EXECUTOR_PERSISTENT && x->ops->hidden && x->graph;

@@ -56,6 +56,10 @@ bool executor_masks(struct executor *x, const uint32_t *masks, uint32_t n, uint3
 void executor_park(struct executor *x);
 /* See backend_ops.logits. */
 const float *executor_logits(struct executor *x, uint32_t index);
+/* The number of threads that executor_share() runs work on, the calling one included; 1: it alone. */
+uint32_t executor_members(const struct executor *x);
+/* See backend_ops.share; without a team the calling thread does the work as member 0. */
+void executor_share(struct executor *x, void (*work)(void *context, uint32_t member), void *context);
 /* The width of a hidden state; 0: this executor keeps none (all but persistent on cpu). executor_hidden():
  * see backend_ops.hidden; only where there is one. */
 uint32_t executor_n_hidden(const struct executor *x);

@@ -352,6 +352,14 @@ static void run_oldest(struct decoder *d)
     turn_give();
 }
 
+static void cpu_share(struct backend *be, void (*work)(void *context, uint32_t member), void *context)
+{
+    struct decoder *d = (struct decoder *)be;
+    turn_take(wait_for_turn, d);
+    team_run(d->team, work, context);
+    turn_give();
+}
+
 static int cpu_advance(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
                        struct error *err)
 {
@@ -454,6 +462,13 @@ static void cpu_hidden(struct backend *be, uint32_t row, float *out)
     d->ops->norm_head(out, op->gain == PROGRAM_NONE ? NULL : d->weights.vectors[op->gain], op->k, op->eps);
 }
 
+/* Before load() nothing is tuned. */
+static uint32_t rows_together(const struct decoder *d)
+{
+    const struct matmul_kernels *tuned = d->tuning.kernels[TUNING_CLASSES - 1];
+    return tuned ? tuned->columns : d->kernels->columns;
+}
+
 static void cpu_info(const struct backend *be, struct backend_info *out)
 {
     struct decoder *d = (struct decoder *)be; /* only atomics are written */
@@ -466,6 +481,7 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .n_threads = team_size(d->team),
         .tuning = d->tuning.info.source ? &d->tuning.info : NULL,
         .max_rows = STEP_MAX_ROWS,
+        .rows_together = rows_together(d),
         .n_pages = d->plan.n_pages,
         .n_windows = d->plan.n_windows,
         .window = d->plan.window,
@@ -535,6 +551,7 @@ const struct backend_ops cpu_backend = {
     .traced = cpu_traced,
     .park = cpu_park,
     .logits = cpu_logits,
+    .share = cpu_share,
     .hidden = cpu_hidden,
     .info = cpu_info,
     .close = cpu_close,

@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "cuda_decoder.h"
 #include "ptx_image.h"
+#include "abi/tile.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -350,6 +351,7 @@ static void cuda_info(const struct backend *be, struct backend_info *out)
         .n_cubins = d->kernels.n_cubins,
         .jit_reason = *d->kernels.jit_reason ? d->kernels.jit_reason : NULL,
         .max_rows = d->max_rows,
+        .rows_together = ACTIVATION_COLUMNS,
         .n_pages = d->n_pages,
         .shares_pages = true,
         .default_step_ms = 10,

@@ -24,6 +24,10 @@ static const struct {
     [CUDA_GELU] = {"gelu", "gelu"},
     [CUDA_SCALE] = {"scale", "scale"},
     [CUDA_SOFT_CAP] = {"soft_cap", "soft_cap"},
+    [CUDA_ROUTE] = {"route", "route"},
+    [CUDA_EXPERT_SUM] = {"expert_sum", "expert_sum"},
+    [CUDA_GATE] = {"gate", "gate"},
+    [CUDA_SWIGLU_CLAMPED] = {"swiglu_clamped", "swiglu_clamped"},
 };
 static_assert(sizeof kernels / sizeof *kernels == CUDA_N_KERNELS, "every kernel has a row");
 

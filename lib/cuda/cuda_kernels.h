@@ -22,6 +22,10 @@ enum cuda_kernel {
     CUDA_GELU,
     CUDA_SCALE,
     CUDA_SOFT_CAP,
+    CUDA_ROUTE,
+    CUDA_EXPERT_SUM,
+    CUDA_GATE,
+    CUDA_SWIGLU_CLAMPED,
     CUDA_N_KERNELS,
 };
 

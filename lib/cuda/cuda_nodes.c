@@ -41,6 +41,8 @@ struct launch { /* launch of a node */
         struct attention_args attention;
         struct sample_args sample;
         struct flat_args flat;
+        struct route_args route;
+        struct expert_sum_args sum;
     } args;
 };
 
@@ -321,6 +323,32 @@ static int make_flat(const struct maker *m, struct launch *l, struct error *err)
     return 0;
 }
 
+static int make_route(const struct maker *m, struct launch *l, struct error *err)
+{
+    (void)err;
+    l->n_threads = NODE_ROUTE_THREADS;
+    l->args.route = (struct route_args){.step = step_of(m),
+                                        .in = input_of(m, 0),
+                                        .out = rows_of(m, m->node),
+                                        .bias = vector_of(m, m->n->bias),
+                                        .factors = vector_of(m, m->n->gain),
+                                        .rule = m->n->route};
+    return 0;
+}
+
+static int make_sum(const struct maker *m, struct launch *l, struct error *err)
+{
+    (void)err;
+    l->n_threads = NODE_FLAT_THREADS;
+    l->args.sum = (struct expert_sum_args){.step = step_of(m),
+                                           .in = input_of(m, 0),
+                                           .choice = input_of(m, 1),
+                                           .out = rows_of(m, m->node),
+                                           .width = m->n->width,
+                                           .n_used = m->n->route.n_used};
+    return 0;
+}
+
 static const struct {
     enum cuda_kernel kernel;
     int (*make)(const struct maker *m, struct launch *l, struct error *err); /* NULL: nothing to launch */
@@ -337,6 +365,10 @@ static const struct {
     [GRAPH_GELU] = {CUDA_GELU, make_flat},
     [GRAPH_SCALE] = {CUDA_SCALE, make_flat},
     [GRAPH_SOFT_CAP] = {CUDA_SOFT_CAP, make_flat},
+    [GRAPH_ROUTE] = {CUDA_ROUTE, make_route},
+    [GRAPH_EXPERT_SUM] = {CUDA_EXPERT_SUM, make_sum},
+    [GRAPH_GATE] = {CUDA_GATE, make_flat},
+    [GRAPH_SWIGLU_CLAMPED] = {CUDA_SWIGLU_CLAMPED, make_flat},
     [GRAPH_ARGMAX] = {CUDA_ARGMAX, make_sample},
 };
 

@@ -43,6 +43,8 @@ static void *engine_main(void *arg)
         engine_disk_move(e, now);
         engine_admit(e, now);
         engine_publish_stats(e);
+        if (!e->faulted)
+            engine_take_drawn(e);
         while (!e->faulted && e->n_flights < e->cfg.steps_in_flight && !engine_draft_holds(e) &&
                !engine_constrain_holds(e) && engine_submit_step(e))
             ;
@@ -90,6 +92,9 @@ static int configure(struct engine *e, const struct engine_config *cfg, struct e
     if (e->n_ctx < 2)
         return error_set(err, -EINVAL, "n_ctx %u: at least 2, a token of prompt and one of text", e->n_ctx);
     e->max_rows = info.max_rows < STEP_MAX_ROWS ? info.max_rows : STEP_MAX_ROWS;
+    assert(info.rows_together > 0);
+    e->rows_together =
+        info.rows_together < ENGINE_PREFILL_BESIDE ? info.rows_together : ENGINE_PREFILL_BESIDE;
     e->n_vocab = executor_program(e->x) ? executor_program(e->x)->n_vocab : 0;
     e->n_windows = info.n_windows;
     e->kv_bytes =

@@ -25,7 +25,8 @@
  *
  * A constrained request gets a mask of the tokens that may come next with every row that samples. The mask
  * follows from its text alone, so its tokens do not depend on the other requests either. It has one step in
- * flight and no drafts, and the steps beside it wait for its token.
+ * flight, and the steps beside it wait for its token. Where its grammar leaves one way for several bytes,
+ * their tokens are its drafts.
  *
  * A request with a chain of filters is sampled by the engine's thread, from logits that the decoder exports.
  * It too has one step in flight and no drafts.
@@ -168,6 +169,7 @@ struct engine_config {
     uint32_t steps_in_flight; /* 1 or 2 */
     uint32_t
         max_chunk;     /* rows of one prefill chunk; 0: as many as a step holds (tests force odd chunkings) */
+    uint64_t draw_ns;  /* the longest wait of a step for tokens that chains draw; 0: 4 ms, or a step's time */
     bool prefix_cache; /* takes effect only where the backend can share pages */
     enum engine_speculation speculation;
     /* Keeps pages of the prefix cache on disk; NULL: they are not kept. It outlives the engine, which is the
@@ -217,6 +219,7 @@ struct engine_stats {
     uint32_t snapshots_total, snapshots_kept; /* of recurrent states */
     bool shares_prefixes;                     /* the prefix cache is on, and the model can have one */
     uint64_t drafted, accepted;               /* draft rows, and those of them that were sampled */
+    uint64_t forced;                          /* of the accepted, those that a grammar forced */
     uint64_t draft_steps;                     /* steps with draft rows */
     uint64_t steps_saved;                     /* steps that the same tokens would have needed in addition */
     uint64_t draft_requests, turned_off;      /* requests with draft rows; requests that stopped drafting */

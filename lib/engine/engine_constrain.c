@@ -8,17 +8,20 @@
 
 #define MASKS_NS  10000000 /* the longest wait of a step for masks */
 #define MASK_PART 100000   /* steps of a matcher, about 1 ms */
+#define FORCED    256      /* bytes that are looked for */
 
 int engine_constrain_open(struct engine *e, struct error *err)
 {
     uint32_t words = (e->n_vocab + 31) / 32;
     if (!words || !executor_masks(e->x, NULL, 0, 0))
         return 0;
-    e->masks = calloc((size_t)e->cfg.n_slots * words, sizeof *e->masks);
+    uint32_t n = e->cfg.n_slots + STEP_MAX_LOGITS;
+    e->masks = calloc((size_t)n * words, sizeof *e->masks);
     if (!e->masks)
         return error_set(err, -ENOMEM, "no memory for the masks of %u slots", e->cfg.n_slots);
     e->mask_words = words;
-    executor_masks(e->x, e->masks, e->cfg.n_slots, words);
+    e->n_masks = n;
+    executor_masks(e->x, e->masks, n, words);
     return 0;
 }
 
@@ -50,16 +53,15 @@ static uint32_t *mask_of(const struct engine *e, uint32_t slot)
     return e->masks + (size_t)slot * e->mask_words;
 }
 
-/* The last token first: hostile grammars make a token as dear as a part of a mask. */
+/* The newest tokens first: hostile grammars make a token as dear as a part of a mask. */
 static void make_part(struct engine *e, uint32_t slot)
 {
     struct sequence *q = &e->seqs[slot];
     struct engine_request *r = q->r;
-    uint32_t n = 0, last = q->n_samples - 1;
-    if (q->untaken) {
-        q->untaken = false;
-        q->masked = !matcher_token(r->constraint, r->vocabulary, r->out[last].token);
-    } else
+    uint32_t n = 0;
+    if (q->n_taken < atomic_load_explicit(&r->n_out, memory_order_relaxed))
+        q->masked = !matcher_token(r->constraint, r->vocabulary, r->out[q->n_taken++].token);
+    else
         q->masked = matcher_mask_part(r->constraint, r->vocabulary, mask_of(e, slot), MASK_PART, &n);
     q->mask = n ? slot + 1 : 0;
 }
@@ -78,18 +80,52 @@ void engine_constrain_masks(struct engine *e)
     }
 }
 
-bool engine_constrain_token(const struct engine *e, struct sequence *q, int32_t token)
+bool engine_constrain_allows(const struct engine *e, uint32_t mask, int32_t token)
 {
-    if (!q->r->constraint)
-        return true;
-    q->untaken = q->mask && (mask_of(e, q->mask - 1)[token / 32] >> (token % 32) & 1);
-    return q->untaken;
+    return mask && (mask_of(e, mask - 1)[token / 32] >> (token % 32) & 1);
+}
+
+/* ---- drafts ---- */
+
+uint32_t engine_constrain_forced(const struct engine *e, uint32_t slot, int32_t *tokens, uint32_t most)
+{
+    const struct engine_request *r = e->seqs[slot].r;
+    char bytes[FORCED];
+    uint32_t n = e->seqs[slot].mask ? matcher_forced(r->constraint, bytes, sizeof bytes) : 0, at = 0, i = 0;
+    while (i < most && at < n) {
+        int32_t token = vocabulary_longest(r->vocabulary, bytes + at, n - at);
+        if (token < 0)
+            break;
+        tokens[i++] = token;
+        at += r->vocabulary->lens[token];
+    }
+    return i;
+}
+
+/* A mask that would hold up the step is no draft's worth. */
+uint32_t engine_constrain_ahead(struct engine *e, uint32_t slot, const int32_t *tokens, uint32_t n)
+{
+    struct sequence *q = &e->seqs[slot];
+    struct matcher *m = q->r->constraint;
+    uint32_t n_masks = e->cfg.n_slots + e->n_ahead, i = 0, n_allowed;
+    if (n_masks + n > e->n_masks)
+        n = n_masks < e->n_masks ? e->n_masks - n_masks : 0;
+    if (!n || !matcher_save(m))
+        return 0;
+    for (; i < n && matcher_token(m, q->r->vocabulary, tokens[i]); i++)
+        if (!matcher_mask_part(m, q->r->vocabulary, mask_of(e, n_masks + i), MASK_PART, &n_allowed) ||
+            !n_allowed)
+            break;
+    matcher_restore(m);
+    q->ahead = n_masks + 1;
+    e->n_ahead += i;
+    return i;
 }
 
 bool engine_constrain_holds(const struct engine *e)
 {
     for (uint32_t slot = 0; e->n_flights > 0 && slot < e->cfg.n_slots; slot++)
-        if (e->seqs[slot].r && engine_token_waits(&e->seqs[slot]))
+        if (e->seqs[slot].r && !e->seqs[slot].drawing && engine_token_waits(&e->seqs[slot]))
             return true;
     return false;
 }

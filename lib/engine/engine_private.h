@@ -32,7 +32,10 @@ struct sequence {
     uint32_t n_samples; /* tokens requested from the decoder: received or in flight */
     bool masked;        /* of a constrained text: the mask of its next token is made */
     uint32_t mask;      /* its number for step_logit.mask, 0: no token may follow */
-    bool untaken;       /* its matcher has yet to take the last token of r->out */
+    bool drawing;       /* its next token is to be drawn: struct engine_draw */
+    uint64_t draw_ns;   /* how long the last draw took */
+    uint32_t n_taken;   /* tokens of r->out that its matcher has taken */
+    uint32_t ahead;     /* the number of the mask behind its first draft; those behind others follow */
     uint64_t last_step; /* id of the newest step that names it; 0: none */
     uint64_t admitted;  /* sequence number of its admission */
 
@@ -68,12 +71,9 @@ struct sequence {
     struct kv_key restore_key; /* key of page restore_asked - 1 */
 };
 
-/* Rows that a product computes together on 512-bit vectors; a remainder of them costs a whole panel. */
-#define ENGINE_ROWS_TOGETHER 8
 /* The least number of prompt rows beside running texts, at any step_ms, so that prompts make progress;
- * less a remainder. A step that leaves prompt rows for later has at least ENGINE_LEAST_CHUNK of them. */
+ * less a remainder of engine.rows_together. */
 #define ENGINE_PREFILL_BESIDE 16
-#define ENGINE_LEAST_CHUNK    (ENGINE_PREFILL_BESIDE - ENGINE_ROWS_TOGETHER + 1)
 
 /* Classes of the number of texts in a step: 1, 2, 3 to 4, 5 to 8 ... up to STEP_MAX_LOGITS. */
 #define ENGINE_TEXT_CLASSES 7
@@ -107,9 +107,17 @@ struct flight {
         uint32_t slot;
         uint32_t index; /* of the sampled token or, with `target`, of the prompt token */
         bool target;
-        bool dropped; /* it follows a wrong draft: the result is void */
+        bool dropped;  /* it follows a wrong draft: the result is void */
+        uint32_t mask; /* of a constrained text, as in step_logit */
     } asked[STEP_MAX_LOGITS];
     struct step_result results[STEP_MAX_LOGITS];
+};
+
+/* A slot's result, whose token a chain of filters has yet to draw. */
+struct engine_draw {
+    struct step_result result;
+    struct asked asked;
+    uint64_t since_ns; /* the draw has waited since then */
 };
 
 struct rate { /* tokens computed in one second of CLOCK_MONOTONIC */
@@ -121,6 +129,7 @@ struct engine {
     struct engine_config cfg;
     int32_t *end_tokens;
     uint32_t n_ctx, max_rows, n_vocab; /* n_vocab 0: unknown */
+    uint32_t rows_together;            /* as the backend's, at most ENGINE_PREFILL_BESIDE */
     uint32_t n_pages;
     uint32_t n_windows; /* window pages; 0: the backend has none */
     bool shares_pages;
@@ -164,12 +173,14 @@ struct engine {
     double text_ms[ENGINE_TEXT_CLASSES]; /* a step of texts alone, by engine_text_class() */
     struct step step;
     float *hidden; /* [engine_n_embedding()] scratch */
-    /* Scratch of chains; its pages come with their first use. */
-    void *chain_scratch;
-    int32_t *chain_history; /* [n_ctx] */
-    uint32_t *chain_dry;    /* [n_ctx] */
-    uint32_t *masks;        /* [n_slots][mask_words]; NULL: the backend cannot constrain */
-    uint32_t mask_words;
+    /* Of chains; its pages come with their first use. */
+    struct engine_draw *draws;    /* [n_slots] */
+    float *draw_logits;           /* [n_slots][n_vocab] */
+    struct draw_scratch *scratch; /* [n_scratch]: threads that draw at once */
+    uint32_t n_scratch;
+    uint32_t *masks; /* [n_masks][mask_words], of each slot one; NULL: the backend cannot constrain */
+    uint32_t n_masks, mask_words;
+    uint32_t n_ahead;   /* masks behind drafts in the step that is being built: they follow the slots' */
     uint32_t mask_turn; /* the slot whose mask is the next to go on with */
 
     /* Figures, written by the engine thread (n_open and rejected also by engine_submit()). */
@@ -177,7 +188,7 @@ struct engine {
     _Atomic uint32_t n_open, n_held, n_running; /* requests unfinished, queued without room, running */
     _Atomic uint64_t completed, failed, rejected, cancelled, timed_out;
     _Atomic uint64_t prompt_tokens, cached_tokens, generated_tokens, steps, heartbeat_ns;
-    _Atomic uint64_t drafted, accepted, draft_steps, steps_saved, draft_requests, turned_off;
+    _Atomic uint64_t drafted, accepted, forced, draft_steps, steps_saved, draft_requests, turned_off;
     _Atomic uint32_t pages_total, pages_used, pages_cached, snapshots_kept;
     _Atomic uint32_t windows_used, windows_cached;
     struct rate rates[RATE_SECONDS + 1];
@@ -317,17 +328,28 @@ void engine_constrain_close(struct engine *e);
 void engine_constrain_masks(struct engine *e);
 /* True if a mask is still to be made. */
 bool engine_constrain_pending(const struct engine *e);
-/* Takes a sampled token; false when its mask forbids it, or there was none. The matcher reads it when the
- * next mask is made, within the same time. */
-bool engine_constrain_token(const struct engine *e, struct sequence *q, int32_t token);
+/* Tells if the mask, which is that of the token's row, allows it; false too where there was none. The matcher
+ * reads it when the next mask is made, within the same time. */
+bool engine_constrain_allows(const struct engine *e, uint32_t mask, int32_t token);
+/* Writes drafts of at most `most` tokens, whose bytes must come next; their number. The text may be cut into
+ * other tokens. */
+uint32_t engine_constrain_forced(const struct engine *e, uint32_t slot, int32_t *tokens, uint32_t most);
+/* Makes the masks behind n drafts, for the step that is being built; how many of these there are. */
+uint32_t engine_constrain_ahead(struct engine *e, uint32_t slot, const int32_t *tokens, uint32_t n);
 /* True if no further step may be submitted now: a sequence waits for its token (engine_token_waits()). */
 bool engine_constrain_holds(const struct engine *e);
-/* engine_sample.c: the scratch of chains. 0 or -ENOMEM. */
+/* engine_sample.c: the memory of chains. 0 or -ENOMEM. */
 int engine_sample_open(struct engine *e, struct error *err);
 void engine_sample_close(struct engine *e);
-/* Draws the token of a logit row of the newest finished step by the request's chain, in place of the
- * decoder's. */
-void engine_sample(struct engine *e, const struct sequence *q, uint32_t index, struct step_result *result);
+/* Keeps the logits of a row of the newest finished step until the request's chain has drawn the token that
+ * replaces the decoder's. */
+void engine_sample_keep(struct engine *e, const struct asked *a, const struct step_result *result);
+/* Draws tokens for as long as a step may wait for them, on the decoder's threads where it has some. Those
+ * that it leaves are drawn in later rounds. Writes the slots whose draw has its token, slots[n_slots].
+ * Returns their number. */
+uint32_t engine_sample_draw(struct engine *e, uint32_t *slots);
+/* True if a token is still to be drawn. */
+bool engine_sample_pending(const struct engine *e);
 /* engine_embed.c: takes the rows of a finished step into the vector that the sequence's prompt asks for. Call
  * before another step runs. False: the vector is not finite. */
 bool engine_embed_rows(struct engine *e, const struct sequence *q, const struct span *rows);
@@ -336,5 +358,7 @@ void engine_enqueue(struct engine *e, struct engine_request *inbox);
 void engine_admit(struct engine *e, uint64_t now_ns);
 /* engine_step.c: builds the next step and submits it; false when there is none, or no room for it. */
 bool engine_submit_step(struct engine *e);
+/* Draws tokens that chains have to draw, and applies them. Call before steps are submitted. */
+void engine_take_drawn(struct engine *e);
 /* Runs the decoder and retires the finished steps. */
 void engine_advance(struct engine *e);

@@ -2,8 +2,9 @@
  * the last tokens of a sequence occurred before, the tokens that followed there are drafted: they enter the
  * next step as further rows of the sequence, each with logits. The token sampled from a row is the one that
  * would be sampled without drafts as long as all drafts before it were right. So a step yields one token more
- * than the number of right drafts. Rows behind a wrong draft are overwritten later; no page that holds one of
- * them is ever accepted. */
+ * than the number of right drafts. Of a constrained text the drafts are the tokens of the bytes that its
+ * grammar forces, each with a mask of its own. Rows behind a wrong draft are overwritten later; no page that
+ * holds one of them is ever accepted. */
 #include "engine_speculate.h"
 #include "speculation/draft_policy.h"
 #include "speculation/ngram_index.h"
@@ -11,9 +12,11 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define OWN_MEMORY 24.0f  /* tokens that the odds of one sequence remember, per class */
-#define ALL_MEMORY 256.0f /* tokens that the odds of all sequences remember, per class */
-#define OFF_AFTER  16     /* plans in a row without a draft that pays: the request counts as turned off */
+#define OWN_MEMORY   24.0f  /* tokens that the odds of one sequence remember, per class */
+#define ALL_MEMORY   256.0f /* tokens that the odds of all sequences remember, per class */
+#define FORCED_TRIES 16.0f  /* weight of the odds that forced bytes are cut into tokens as here, at first */
+#define FORCED_HITS  14.0f
+#define OFF_AFTER    16 /* plans in a row without a draft that pays: the request counts as turned off */
 
 /* The drafts of a slot. */
 struct drafted {
@@ -26,7 +29,7 @@ struct drafted {
 };
 
 struct engine_draft {
-    struct draft_odds all;
+    struct draft_odds all, forced;
     struct draft_costs costs;
     struct draft_chain chains[STEP_MAX_SLOTS];
     uint32_t slots[STEP_MAX_SLOTS]; /* slot of each chain */
@@ -42,6 +45,10 @@ int engine_draft_open(struct engine *e, struct error *err)
     if (!e->draft)
         return error_set(err, -ENOMEM, "no memory for drafts of %u slots", e->cfg.n_slots);
     draft_odds_open(&e->draft->all);
+    for (uint32_t i = 0; i < DRAFT_CLASSES; i++) {
+        e->draft->forced.tries[i] = FORCED_TRIES;
+        e->draft->forced.hits[i] = FORCED_HITS;
+    }
     for (uint32_t i = 0; i < e->cfg.n_slots; i++) {
         int rc = lookup_open(&e->draft->of[i].index, e->n_ctx, err);
         if (rc < 0)
@@ -103,13 +110,16 @@ void engine_draft_woken(struct engine *e, uint64_t now_ns)
 
 /* ---- planning the next step ---- */
 
-/* Copies the expected tokens. Returns how many may be drafted: none follows the last token of the request. */
-static uint32_t copy_draft(const struct engine *e, const struct sequence *q, struct drafted *d)
+/* Writes the expected tokens. Returns how many may be drafted: none follows the last token of the request. */
+static uint32_t copy_draft(const struct engine *e, uint32_t slot, struct drafted *d)
 {
-    const struct engine_request *r = q->r;
+    const struct engine_request *r = e->seqs[slot].r;
     uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed), n = r->max_tokens - n_out - 1;
     n = n < DRAFT_MAX ? n : DRAFT_MAX;
-    lookup_draft(&d->index, d->tokens, n);
+    if (r->constraint)
+        n = engine_constrain_forced(e, slot, d->tokens, n);
+    else
+        lookup_draft(&d->index, d->tokens, n);
     for (uint32_t i = 0; i < n; i++)
         if (engine_ends(e, r, d->tokens[i], n_out + i))
             return i;
@@ -128,12 +138,14 @@ static uint32_t list_chains(struct engine *e, uint32_t *n_decode)
             continue;
         ++*n_decode;
         d->n = 0;
-        if (!atomic_load_explicit(&q->r->n_out, memory_order_relaxed) || !d->index.expects ||
-            q->r->constraint || q->r->chain)
-            continue; /* its first token is in flight, or its tokens are constrained */
+        bool forced = q->r->constraint && !q->r->chain;
+        if (!atomic_load_explicit(&q->r->n_out, memory_order_relaxed) || q->r->chain ||
+            (!forced && !d->index.expects))
+            continue; /* its first token is in flight, or drawn by the host, or there is nothing to expect */
         all->slots[n] = slot;
-        all->chains[n++] =
-            (struct draft_chain){.odds = &d->odds, .length = d->index.length, .n_max = copy_draft(e, q, d)};
+        all->chains[n++] = (struct draft_chain){.odds = forced ? &all->forced : &d->odds,
+                                                .length = forced ? 1 : d->index.length,
+                                                .n_max = copy_draft(e, slot, d)};
     }
     return n;
 }
@@ -204,6 +216,13 @@ int32_t engine_draft_at(const struct engine *e, uint32_t slot, uint32_t index)
     return e->draft->of[slot].tokens[index];
 }
 
+uint32_t engine_draft_mask(struct engine *e, uint32_t slot)
+{
+    struct drafted *d = &e->draft->of[slot];
+    d->n = engine_constrain_ahead(e, slot, d->tokens, d->n);
+    return d->n;
+}
+
 void engine_draft_sent(struct engine *e, struct flight *f, uint32_t slot, uint32_t n)
 {
     if (!e->draft)
@@ -269,6 +288,13 @@ static void take_back(struct engine *e, struct flight *f, uint32_t slot, uint32_
             f->spans[i].end -= n_wrong;
 }
 
+static void note_forced(struct engine *e, uint32_t n, uint32_t n_right)
+{
+    for (uint32_t i = 0; i < n && i <= n_right; i++)
+        draft_odds_note(&e->draft->forced, 1 + i, i < n_right, ALL_MEMORY);
+    count(&e->forced, n_right);
+}
+
 void engine_draft_check(struct engine *e, struct flight *f)
 {
     uint32_t longest = 0;
@@ -284,6 +310,8 @@ void engine_draft_check(struct engine *e, struct flight *f)
             take_back(e, f, slot, n - n_right);
             engine_states_take_back(e, &e->seqs[slot], n_right, n_right == n);
             count(&e->accepted, n_right);
+            if (e->seqs[slot].r->constraint)
+                note_forced(e, n, n_right);
             longest = n_right > longest ? n_right : longest;
         }
         i += n;

@@ -23,6 +23,8 @@ uint32_t engine_draft_plan(struct engine *e, uint32_t n_logits);
  * returns draft token `index`, from 0. */
 uint32_t engine_draft_length(const struct engine *e, uint32_t slot);
 int32_t engine_draft_at(const struct engine *e, uint32_t slot, uint32_t index);
+/* Makes the masks of a constrained text's drafts; returns the number of drafts that have one. */
+uint32_t engine_draft_mask(struct engine *e, uint32_t slot);
 /* Notes that n draft tokens of the slot are in the step. */
 void engine_draft_sent(struct engine *e, struct flight *f, uint32_t slot, uint32_t n);
 /* True if no further step may be submitted now: the next one will have drafts, or the newest in flight

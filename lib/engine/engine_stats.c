@@ -48,9 +48,10 @@ static void add_rates(const struct engine *e, struct engine_stats *out)
 void engine_forget(struct engine *e)
 {
     _Atomic uint64_t *const figures[] = {
-        &e->completed,     &e->failed,        &e->rejected,         &e->cancelled,      &e->timed_out,
-        &e->prompt_tokens, &e->cached_tokens, &e->generated_tokens, &e->steps,          &e->drafted,
-        &e->accepted,      &e->draft_steps,   &e->steps_saved,      &e->draft_requests, &e->turned_off};
+        &e->completed,   &e->failed,         &e->rejected,      &e->cancelled,
+        &e->timed_out,   &e->prompt_tokens,  &e->cached_tokens, &e->generated_tokens,
+        &e->steps,       &e->drafted,        &e->accepted,      &e->draft_steps,
+        &e->steps_saved, &e->draft_requests, &e->turned_off,    &e->forced};
     for (size_t i = 0; i < sizeof figures / sizeof *figures; i++)
         atomic_store_explicit(figures[i], 0, memory_order_relaxed);
     for (uint32_t i = 0; i <= RATE_SECONDS; i++)
@@ -91,6 +92,7 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
                                  .shares_prefixes = e->cfg.prefix_cache,
                                  .drafted = LOAD(drafted),
                                  .accepted = LOAD(accepted),
+                                 .forced = LOAD(forced),
                                  .draft_steps = LOAD(draft_steps),
                                  .steps_saved = LOAD(steps_saved),
                                  .draft_requests = LOAD(draft_requests),

@@ -130,10 +130,11 @@ static uint16_t ask_sample(struct engine *e, struct flight *f, struct sequence *
                                        .flags = flags,
                                        .n_top = (uint16_t)(r->want_logprobs ? r->n_top : 0)};
     /* A text that cannot go on is sampled without a mask and ends when the step retires. */
+    uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
     if (r->constraint)
-        s->logits[i].mask = q->mask;
+        s->logits[i].mask = index > n_out ? q->ahead + (index - n_out - 1) : q->mask;
     q->masked = false;
-    f->asked[i] = (struct asked){.slot = slot, .index = index, .target = false};
+    f->asked[i] = (struct asked){.slot = slot, .index = index, .target = false, .mask = s->logits[i].mask};
     return (uint16_t)i;
 }
 
@@ -202,6 +203,8 @@ static void add_decode(struct engine *e, struct flight *f, uint32_t n_logits)
         if (!engine_decodes(&e->seqs[slot]))
             continue;
         uint32_t own = 1 + engine_states_again(&e->seqs[slot]), n_drafts = engine_draft_length(e, slot);
+        if (n_drafts && e->seqs[slot].r->constraint)
+            n_drafts = engine_draft_mask(e, slot);
         if (n_drafts && !engine_states_back_up(e, slot))
             n_drafts = 0;
         uint32_t n_rows = add_rows(e, f, slot, own + n_drafts);
@@ -284,7 +287,7 @@ static uint32_t prefill_rows(const struct engine *e, const struct flight *f, uin
     rows = rows > least ? rows : least;
     if (!beside && left <= 2 * rows)
         rows = left;
-    uint32_t n = (uint32_t)(rows < room ? rows : room), rest = (e->step.n_rows + n) % ENGINE_ROWS_TOGETHER;
+    uint32_t n = (uint32_t)(rows < room ? rows : room), rest = (e->step.n_rows + n) % e->rows_together;
     return n < left && n > rest ? n - rest : n;
 }
 
@@ -340,6 +343,7 @@ static bool build(struct engine *e, struct flight *f)
     f->n_prefill = f->n_decode = f->n_draft = f->n_spans = f->n_logits = f->n_results = 0;
     uint32_t n_logits = n_prefill ? STEP_MAX_LOGITS - HEAD_ROOM : STEP_MAX_LOGITS;
     engine_constrain_masks(e);
+    e->n_ahead = 0;
     if (e->n_flights == 0)
         engine_draft_plan(e, n_logits);
     add_decode(e, f, n_logits);
@@ -349,7 +353,7 @@ static bool build(struct engine *e, struct flight *f)
     f->depth = depth(s);
     /* Every running request makes progress. */
     assert(s->n_rows > 0 || e->n_flights > 0 || e->n_live == 0 || engine_disk_waits(e) ||
-           engine_constrain_pending(e));
+           engine_constrain_pending(e) || engine_sample_pending(e));
     engine_disk_build(e);
     return s->n_rows > 0 || s->n_page_ops > 0;
 }
@@ -390,6 +394,12 @@ static void blend(double *average, double value)
     *average = *average > 0 ? 0.7 * *average + 0.3 * value : value;
 }
 
+/* The fewest prompt rows of a step beside texts that leaves rows to later ones. */
+static uint32_t least_chunk(const struct engine *e)
+{
+    return ENGINE_PREFILL_BESIDE - e->rows_together + 1;
+}
+
 /* Learns the cost of a finished step, which sizes the next ones. Chunks shorter than the planned ones say
  * little about the cost of a row. The shortest planned ones must count, or a cost that was measured too high
  * would stay. */
@@ -405,7 +415,7 @@ static void measure(struct engine *e, const struct flight *f, uint64_t now_ns)
         blend(&e->decode_ms, ms);
     if (f->n_decode > 0 && f->n_prefill == 0 && f->n_draft == 0)
         blend(&e->text_ms[engine_text_class(f->n_decode)], ms);
-    if (f->n_prefill < (f->n_decode ? ENGINE_LEAST_CHUNK : 16))
+    if (f->n_prefill < (f->n_decode ? least_chunk(e) : 16))
         return;
     uint32_t n_rows = f->n_prefill + f->n_decode + f->n_draft;
     if (f->n_decode)
@@ -443,11 +453,13 @@ static void take_target(struct engine_request *r, uint32_t index, const struct s
         take_tops(r->prompt_top + (size_t)index * r->n_prompt_top, result, r->n_prompt_top);
 }
 
-static void take_sample(struct engine *e, struct sequence *q, uint32_t index,
+static void take_sample(struct engine *e, struct sequence *q, const struct asked *a,
                         const struct step_result *result, uint64_t now_ns)
 {
     struct engine_request *r = q->r;
-    if (!engine_constrain_token(e, q, result->token)) { /* there was no mask: nothing may follow */
+    uint32_t index = a->index;
+    if (r->constraint &&
+        !engine_constrain_allows(e, a->mask, result->token)) { /* there was no mask: nothing may follow */
         engine_end(e, q, ENGINE_STUCK, now_ns);
         return;
     }
@@ -549,15 +561,27 @@ static int retire(struct engine *e, struct flight *f, uint64_t now_ns, struct er
             publish_progress(e, &e->seqs[f->spans[i].slot], now_ns);
     for (uint32_t i = 0; i < f->n_logits; i++) {
         const struct asked *a = &f->asked[i];
-        if (!a->target && !a->dropped && e->seqs[a->slot].r && e->seqs[a->slot].r->chain)
-            engine_sample(e, &e->seqs[a->slot], a->index, &f->results[i]);
-        if (!a->target && !a->dropped && e->seqs[a->slot].r)
-            take_sample(e, &e->seqs[a->slot], a->index, &f->results[i], now_ns);
+        if (a->target || a->dropped || !e->seqs[a->slot].r)
+            continue;
+        if (e->seqs[a->slot].r->chain)
+            engine_sample_keep(e, a, &f->results[i]);
+        else
+            take_sample(e, &e->seqs[a->slot], a, &f->results[i], now_ns);
     }
     for (uint32_t i = 0; i < f->n_spans; i++) /* those that ended earlier and waited for this step */
         engine_release(e, f->spans[i].slot);
     engine_disk_retire(e, now_ns);
     return 0;
+}
+
+void engine_take_drawn(struct engine *e)
+{
+    uint32_t slots[STEP_MAX_SLOTS], n = engine_sample_draw(e, slots);
+    uint64_t now = n ? clock_ns() : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct engine_draw *d = &e->draws[slots[i]];
+        take_sample(e, &e->seqs[slots[i]], &d->asked, &d->result, now);
+    }
 }
 
 static struct flight *find_flight(struct engine *e, uint64_t id)

@@ -392,6 +392,7 @@ void matcher_close(struct matcher *m)
     free(m->turn_of);
     free(m->head);
     free(m->text);
+    free(m->saved);
     free(m);
 }
 
@@ -399,7 +400,7 @@ void matcher_close(struct matcher *m)
  * lies behind those below it, so one pass down marks all. */
 static void collect_frames(struct matcher *m)
 {
-    if (m->n_frames < 8192 && m->n_links < 16384)
+    if (m->looks || (m->n_frames < 8192 && m->n_links < 16384))
         return;
     uint32_t *moved = calloc(m->n_frames + 1, sizeof *moved), n = 0, n_links = 0;
     struct link *links = malloc((m->n_links + 1) * sizeof *links);

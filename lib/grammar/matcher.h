@@ -36,6 +36,14 @@ uint32_t matcher_mask(struct matcher *m, const struct vocabulary *v, uint32_t *m
 bool matcher_mask_part(struct matcher *m, const struct vocabulary *v, uint32_t *mask, uint64_t steps,
                        uint32_t *n);
 
+/* Writes the bytes that must come next, `most` at most, as long as there is only one and the text cannot end;
+ * returns their number. 0 too while a mask is being made. */
+uint32_t matcher_forced(struct matcher *m, char *out, uint32_t most);
+/* Saves the state, to which matcher_restore() goes back from any tokens and masks, once. False: it has failed
+ * or memory has run out, and there is nothing to go back to. */
+bool matcher_save(struct matcher *m);
+void matcher_restore(struct matcher *m);
+
 /* The remembered masks of a vocabulary (JSON strings) or of a grammar. */
 struct vocabulary_memos;
 int memo_store_open(struct vocabulary_memos **out);

@@ -1,4 +1,5 @@
-/* matcher_private.h - the threads and frames of a matcher, for matcher.c and matcher_mask.c. */
+/* matcher_private.h - the threads and frames of a matcher, for matcher.c, matcher_mask.c and
+ * matcher_ahead.c. */
 #pragma once
 #include "matcher.h"
 
@@ -27,6 +28,14 @@ struct config { /* threads [first, first + n) of the pool */
     uint32_t exit_count;
 };
 
+/* The matcher as it was before a look ahead: frames and links are only added meanwhile. */
+struct matcher_saved {
+    struct config now;
+    uint32_t n_frames, n_links, room;
+    size_t n_text, n_bytes;
+    struct thread pool[];
+};
+
 struct matcher {
     struct grammar *g;
     struct thread *pool;
@@ -45,7 +54,9 @@ struct matcher {
     char *text;     /* with unique items */
     size_t n_text, text_room;
     struct mask_job *job; /* the mask that is being made, or NULL */
-    size_t n_bytes;       /* of all of it, counted in the grammar */
+    struct matcher_saved *saved;
+    bool looks;     /* between matcher_save() and matcher_restore(): frames stay where they are */
+    size_t n_bytes; /* of all of it, counted in the grammar */
 };
 
 /* Counts memory that the matcher has taken. */

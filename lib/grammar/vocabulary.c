@@ -48,6 +48,7 @@ static void lay_out(struct vocabulary *v, const struct word *w, uint32_t n, uint
             v->nodes[open[depth]].end = v->n_nodes;
         if (i && shared == w[i].len) { /* the same bytes */
             int32_t *at = &v->nodes[open[depth]].token;
+            v->nodes[open[depth]].shared = true;
             while (*at >= 0)
                 at = &v->same[*at];
             *at = (int32_t)w[i].token;
@@ -129,4 +130,22 @@ void vocabulary_close(struct vocabulary *v)
     free(v->lens);
     free(v->ends);
     free(v);
+}
+
+int32_t vocabulary_longest(const struct vocabulary *v, const char *s, uint32_t n)
+{
+    uint32_t node = 0, end = v->n_nodes, at = 0;
+    int32_t token = -1;
+    while (at < n && node < end) {
+        if (v->nodes[node].byte != (uint8_t)s[at]) {
+            node = v->nodes[node].end;
+            continue;
+        }
+        if (v->nodes[node].token >= 0)
+            token = v->nodes[node].token;
+        end = v->nodes[node].end;
+        node++;
+        at++;
+    }
+    return token;
 }

@@ -13,6 +13,7 @@ struct vocabulary_node { /* in depth-first order: the children follow */
     uint32_t end;        /* behind the last node below */
     int32_t token;       /* the first token that ends here, or -1; `same` has the others */
     uint8_t byte, depth; /* depth 1: the first byte of a token; 255 stands for as much or more */
+    bool shared;         /* several tokens end here */
 };
 struct vocabulary_memos;
 struct vocabulary {
@@ -33,6 +34,9 @@ int vocabulary_open(struct vocabulary **out, uint32_t n_tokens,
                     const char *(*piece)(const void *context, int32_t token, uint32_t *len),
                     const void *context, const int32_t *ends, uint32_t n_ends, struct error *err);
 void vocabulary_close(struct vocabulary *v); /* NULL is fine */
+
+/* The token with the most of these bytes, from the first on; -1: none begins so. */
+int32_t vocabulary_longest(const struct vocabulary *v, const char *s, uint32_t n);
 
 /* 32-bit words of a mask. */
 static inline uint32_t vocabulary_mask_words(const struct vocabulary *v)

@@ -19,19 +19,26 @@
 
 STAILQ_HEAD(queue, prefix_job);
 
+struct prefix_dir {
+    pthread_mutex_t lock;
+    struct prefix_index index;
+    uint64_t coming; /* bytes of pages that are being written */
+    uint64_t serial; /* number of the last temporary file */
+    bool known;      /* its names are read */
+};
+
 struct prefix_disk {
     struct prefix_disk_config cfg;
+    struct prefix_dir *shared;
+    bool alone; /* `shared` is its own */
     int dir;
     uint64_t place;
     size_t page_bytes;
-    uint64_t serial; /* number of the last temporary file */
-    bool told;       /* the write failure has been reported */
+    bool told; /* the write failure has been reported */
     pthread_t thread;
 
-    /* Guarded by lock. */
-    pthread_mutex_t lock;
+    /* Guarded by shared->lock. */
     pthread_cond_t bell, quiet;
-    struct prefix_index index;
     struct queue reads, writes, done;
     uint32_t n_jobs; /* submitted, not yet done */
     bool closing;
@@ -41,6 +48,16 @@ struct prefix_disk {
     _Atomic uint64_t paused_until_ns;
     _Atomic uint64_t hits, spilled, errors;
 };
+
+static void lock(struct prefix_disk *d)
+{
+    pthread_mutex_lock(&d->shared->lock);
+}
+
+static void unlock(struct prefix_disk *d)
+{
+    pthread_mutex_unlock(&d->shared->lock);
+}
 
 static uint64_t realtime_ns(void)
 {
@@ -86,17 +103,18 @@ static void remove_file(struct prefix_disk *d, uint64_t place, struct kv_key key
     unlinkat(d->dir, name, 0);
 }
 
-/* Removes the least recently used files until `size` more bytes fit into the budget. */
-static void evict(struct prefix_disk *d, uint64_t size)
+/* Removes the least recently used files until what is coming fits into the budget. */
+static void evict(struct prefix_disk *d)
 {
+    const struct prefix_dir *s = d->shared;
     const struct prefix_entry *e;
-    while ((e = prefix_index_oldest(&d->index)) && d->index.bytes + size > d->cfg.budget) {
+    while ((e = prefix_index_oldest(&s->index)) && s->index.bytes + s->coming > d->cfg.budget) {
         uint64_t place = e->place;
         struct kv_key key = e->key;
-        prefix_index_remove(&d->index, place, key);
-        pthread_mutex_unlock(&d->lock);
+        prefix_index_remove(&d->shared->index, place, key);
+        unlock(d);
         remove_file(d, place, key);
-        pthread_mutex_lock(&d->lock);
+        lock(d);
     }
 }
 
@@ -119,15 +137,18 @@ static int write_page(struct prefix_disk *d, struct prefix_job *job)
     struct prefix_file f = {d->place, &job->name, job->bytes, size_of(d, job)};
     struct error why = {0};
     size_t size = prefix_file_size(f.n_bytes);
-    if (prefix_index_find(&d->index, d->place, job->name.key))
+    if (prefix_index_find(&d->shared->index, d->place, job->name.key))
         return 0;
-    evict(d, size);
-    uint64_t stamp = prefix_index_stamp(&d->index, d->place, job->name.parent, realtime_ns());
-    pthread_mutex_unlock(&d->lock);
-    int rc = prefix_file_write(d->dir, &f, ++d->serial, stamp, &why);
-    pthread_mutex_lock(&d->lock);
+    d->shared->coming += size;
+    evict(d);
+    uint64_t serial = ++d->shared->serial;
+    uint64_t stamp = prefix_index_stamp(&d->shared->index, d->place, job->name.parent, realtime_ns());
+    unlock(d);
+    int rc = prefix_file_write(d->dir, &f, serial, stamp, &why);
+    lock(d);
+    d->shared->coming -= size;
     if (rc == 0) {
-        rc = prefix_index_put(&d->index, d->place, job->name.key, job->name.parent, size, stamp);
+        rc = prefix_index_put(&d->shared->index, d->place, job->name.key, job->name.parent, size, stamp);
         if (rc < 0) {
             remove_file(d, d->place, job->name.key);
             error_set(&why, rc, "no memory for the index");
@@ -145,7 +166,7 @@ static int read_page(struct prefix_disk *d, struct prefix_job *job)
 {
     struct prefix_file f = {d->place, &job->name, job->bytes, size_of(d, job)};
     struct error why = {0};
-    pthread_mutex_unlock(&d->lock);
+    unlock(d);
     int rc = prefix_file_read(d->dir, &f, &why);
     if (rc == -EBADMSG) {
         remove_file(d, d->place, job->name.key);
@@ -153,13 +174,13 @@ static int read_page(struct prefix_disk *d, struct prefix_job *job)
     } else if (rc < 0 && why.code) {
         report_file(d, &why, "ignored");
     }
-    pthread_mutex_lock(&d->lock);
+    lock(d);
     if (rc == 0) {
         atomic_fetch_add(&d->hits, 1);
-        prefix_index_touch(&d->index, d->place, job->name.key, job->name.parent, realtime_ns());
+        prefix_index_touch(&d->shared->index, d->place, job->name.key, job->name.parent, realtime_ns());
     } else {
         atomic_fetch_add(&d->errors, why.code != 0);
-        prefix_index_remove(&d->index, d->place, job->name.key);
+        prefix_index_remove(&d->shared->index, d->place, job->name.key);
     }
     return rc;
 }
@@ -167,15 +188,15 @@ static int read_page(struct prefix_disk *d, struct prefix_job *job)
 /* Writes the time of use of one page to its file. False: all files are up to date. */
 static bool stamp_one(struct prefix_disk *d)
 {
-    const struct prefix_entry *e = prefix_index_stale(&d->index);
+    const struct prefix_entry *e = prefix_index_stale(&d->shared->index);
     if (!e)
         return false;
     char name[PREFIX_FILE_NAME];
     struct timespec t = {(time_t)(e->stamp_ns / 1000000000u), (long)(e->stamp_ns % 1000000000u)};
     prefix_file_name(name, e->place, e->key);
-    pthread_mutex_unlock(&d->lock);
+    unlock(d);
     utimensat(d->dir, name, (struct timespec[]){t, t}, AT_SYMLINK_NOFOLLOW);
-    pthread_mutex_lock(&d->lock);
+    lock(d);
     return true;
 }
 
@@ -194,7 +215,7 @@ static void *disk_main(void *arg)
 {
     struct prefix_disk *d = arg;
     pthread_setname_np(pthread_self(), "prefix");
-    pthread_mutex_lock(&d->lock);
+    lock(d);
     while (!d->closing) {
         struct prefix_job *job = pop(&d->reads);
         if (!job)
@@ -202,11 +223,11 @@ static void *disk_main(void *arg)
         if (job)
             run(d, job);
         else if (!stamp_one(d))
-            pthread_cond_wait(&d->bell, &d->lock);
+            pthread_cond_wait(&d->bell, &d->shared->lock);
     }
     while (stamp_one(d))
         ;
-    pthread_mutex_unlock(&d->lock);
+    unlock(d);
     return NULL;
 }
 
@@ -272,7 +293,7 @@ static int put_all(struct prefix_disk *d, struct scan *s)
         qsort(s->found, s->n, sizeof *s->found, by_stamp);
     for (size_t i = 0; i < s->n && rc == 0; i++) {
         const struct found *f = &s->found[i];
-        rc = prefix_index_put(&d->index, f->place, f->key, (struct kv_key){0}, f->size, f->stamp_ns);
+        rc = prefix_index_put(&d->shared->index, f->place, f->key, (struct kv_key){0}, f->size, f->stamp_ns);
     }
     return rc;
 }
@@ -296,6 +317,7 @@ static int read_names(struct prefix_disk *d, struct scan *s, struct error *err)
     return rc < 0 ? error_set(err, rc, "no memory for the index of %s", d->cfg.dir) : 0;
 }
 
+/* The lock is held. */
 static int scan(struct prefix_disk *d, struct error *err)
 {
     struct scan s = {0};
@@ -310,10 +332,22 @@ static int scan(struct prefix_disk *d, struct error *err)
                  s.n_foreign == 1 ? "" : "s", s.foreign);
         report(d, words);
     }
-    pthread_mutex_lock(&d->lock);
-    evict(d, 0);
-    pthread_mutex_unlock(&d->lock);
+    evict(d);
     return 0;
+}
+
+/* The first of those that share the directory reads its names. */
+static int know_dir(struct prefix_disk *d, struct error *err)
+{
+    lock(d);
+    int rc = d->shared->known ? 0 : scan(d, err);
+    d->shared->known = rc == 0;
+    if (rc < 0) {
+        prefix_index_close(&d->shared->index);
+        prefix_index_open(&d->shared->index);
+    }
+    unlock(d);
+    return rc;
 }
 
 /* Names alone tell who can list them, or guess one, that a prompt was asked for: they are hashes of its
@@ -347,32 +381,53 @@ static int start_thread(struct prefix_disk *d, struct error *err)
     return 0;
 }
 
+int prefix_dir_open(struct prefix_dir **out)
+{
+    struct prefix_dir *s = calloc(1, sizeof *s);
+    if (!s)
+        return -ENOMEM;
+    s->serial = realtime_ns();
+    prefix_index_open(&s->index);
+    pthread_mutex_init(&s->lock, NULL);
+    *out = s;
+    return 0;
+}
+
+void prefix_dir_close(struct prefix_dir *s)
+{
+    if (!s)
+        return;
+    prefix_index_close(&s->index);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
 static void disk_free(struct prefix_disk *d)
 {
     if (d->dir >= 0)
         close(d->dir);
-    prefix_index_close(&d->index);
-    pthread_mutex_destroy(&d->lock);
     pthread_cond_destroy(&d->bell);
     pthread_cond_destroy(&d->quiet);
+    if (d->alone)
+        prefix_dir_close(d->shared);
     free(d);
 }
 
 int prefix_disk_open(struct prefix_disk **out, const struct prefix_disk_config *cfg, struct error *err)
 {
     struct prefix_disk *d = calloc(1, sizeof *d);
-    if (!d)
+    if (!d || (!(d->shared = cfg->shared) && prefix_dir_open(&d->shared) < 0)) {
+        free(d);
         return error_set(err, -ENOMEM, "no memory for the prefix cache on disk");
+    }
+    d->alone = !cfg->shared;
     d->cfg = *cfg;
     d->dir = -1;
     d->place = place_of(cfg);
     d->page_bytes = kv_page_size(&cfg->kv);
-    d->serial = realtime_ns();
     STAILQ_INIT(&d->reads);
     STAILQ_INIT(&d->writes);
     STAILQ_INIT(&d->done);
-    prefix_index_open(&d->index);
-    pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->bell, NULL);
     pthread_cond_init(&d->quiet, NULL);
     int rc = prefix_file_size(d->page_bytes) <= cfg->budget
@@ -380,7 +435,7 @@ int prefix_disk_open(struct prefix_disk **out, const struct prefix_disk_config *
                  : error_set(err, -EINVAL, "a budget of %llu bytes cannot hold a page of %zu bytes",
                              (unsigned long long)cfg->budget, prefix_file_size(d->page_bytes));
     if (rc == 0)
-        rc = scan(d, err);
+        rc = know_dir(d, err);
     if (rc == 0)
         rc = start_thread(d, err);
     d->cfg.dir = d->cfg.order = NULL; /* they belong to the caller */
@@ -396,10 +451,10 @@ void prefix_disk_close(struct prefix_disk *d)
 {
     if (!d)
         return;
-    pthread_mutex_lock(&d->lock);
+    lock(d);
     d->closing = true;
     pthread_cond_signal(&d->bell);
-    pthread_mutex_unlock(&d->lock);
+    unlock(d);
     pthread_join(d->thread, NULL);
     disk_free(d);
 }
@@ -408,37 +463,37 @@ void prefix_disk_close(struct prefix_disk *d)
 
 void prefix_disk_attach(struct prefix_disk *d, void (*wake)(void *context), void *context)
 {
-    pthread_mutex_lock(&d->lock);
+    lock(d);
     d->wake = wake;
     d->wake_context = context;
-    pthread_mutex_unlock(&d->lock);
+    unlock(d);
 }
 
 void prefix_disk_detach(struct prefix_disk *d)
 {
-    pthread_mutex_lock(&d->lock);
+    lock(d);
     d->wake = NULL;
     while (d->n_jobs > 0)
-        pthread_cond_wait(&d->quiet, &d->lock);
+        pthread_cond_wait(&d->quiet, &d->shared->lock);
     STAILQ_INIT(&d->done);
-    pthread_mutex_unlock(&d->lock);
+    unlock(d);
 }
 
 bool prefix_disk_has(struct prefix_disk *d, struct kv_key key)
 {
-    pthread_mutex_lock(&d->lock);
-    bool has = prefix_index_find(&d->index, d->place, key) != NULL;
-    pthread_mutex_unlock(&d->lock);
+    lock(d);
+    bool has = prefix_index_find(&d->shared->index, d->place, key) != NULL;
+    unlock(d);
     return has;
 }
 
 bool prefix_disk_touch(struct prefix_disk *d, const struct kv_page_name *name)
 {
-    pthread_mutex_lock(&d->lock);
-    bool has = prefix_index_touch(&d->index, d->place, name->key, name->parent, realtime_ns()) != 0;
+    lock(d);
+    bool has = prefix_index_touch(&d->shared->index, d->place, name->key, name->parent, realtime_ns()) != 0;
     if (has)
         pthread_cond_signal(&d->bell);
-    pthread_mutex_unlock(&d->lock);
+    unlock(d);
     return has;
 }
 
@@ -450,26 +505,26 @@ bool prefix_disk_writes(struct prefix_disk *d)
 
 void prefix_disk_submit(struct prefix_disk *d, struct prefix_job *job)
 {
-    pthread_mutex_lock(&d->lock);
+    lock(d);
     STAILQ_INSERT_TAIL(job->write ? &d->writes : &d->reads, job, queued);
     d->n_jobs++;
     pthread_cond_signal(&d->bell);
-    pthread_mutex_unlock(&d->lock);
+    unlock(d);
 }
 
 struct prefix_job *prefix_disk_next(struct prefix_disk *d)
 {
-    pthread_mutex_lock(&d->lock);
+    lock(d);
     struct prefix_job *job = pop(&d->done);
-    pthread_mutex_unlock(&d->lock);
+    unlock(d);
     return job;
 }
 
 void prefix_disk_stats(struct prefix_disk *d, struct prefix_disk_stats *out)
 {
-    pthread_mutex_lock(&d->lock);
-    *out = (struct prefix_disk_stats){.pages = d->index.n, .bytes = d->index.bytes};
-    pthread_mutex_unlock(&d->lock);
+    lock(d);
+    *out = (struct prefix_disk_stats){.pages = d->shared->index.n, .bytes = d->shared->index.bytes};
+    unlock(d);
     out->hits = atomic_load(&d->hits);
     out->spilled = atomic_load(&d->spilled);
     out->errors = atomic_load(&d->errors);

@@ -7,7 +7,8 @@
  * least recently used, but are never read. Writing, reading and touching a page counts as use. A page always
  * counts as older than its parent, so the end of a chain is removed first. The files' modification times keep
  * the order. Two daemons may share a directory: each knows the files that existed when it started and those
- * that it wrote, and a file that the other has removed is a miss.
+ * that it wrote, and a file that the other has removed is a miss. Those of one process that share a
+ * prefix_dir know all of it, and the budget holds for them together.
  *
  * A broken file is removed, and a file that this user may not read is ignored; both leave the index, and
  * report() is called. When writing fails (no space), report() is called once, and no page is written for a
@@ -29,10 +30,13 @@
 #define PREFIX_DISK_PAUSE_NS 60000000000ull /* pause after a failed write */
 
 struct prefix_disk;
+struct prefix_dir; /* the index of one directory, for all of this process that use it */
 
 struct prefix_disk_config {
     const char *dir; /* made 0700, if its parent is there; one that others may enter is refused */
     uint64_t budget; /* bytes of all pages together */
+    /* Outlives the disk; all that share it have the same `dir` and `budget`. NULL: it has its own. */
+    struct prefix_dir *shared;
     /* The bytes depend on these. */
     uint64_t model;    /* model_hash() */
     const char *order; /* backend_info.kv_order: the order of the elements inside a tile */
@@ -58,6 +62,10 @@ struct prefix_job {
     int rc;                          /* 0 or a negative errno; -ENOENT: there is no such page */
     STAILQ_ENTRY(prefix_job) queued; /* private */
 };
+
+/* Nothing is read before the first disk is opened with it. 0 or -ENOMEM. */
+int prefix_dir_open(struct prefix_dir **out);
+void prefix_dir_close(struct prefix_dir *s); /* NULL is fine; no disk may be open with it */
 
 /* -EACCES, -EPERM ...: the directory cannot be used, or is not this user's alone. */
 int prefix_disk_open(struct prefix_disk **out, const struct prefix_disk_config *cfg, struct error *err);

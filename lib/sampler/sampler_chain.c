@@ -5,8 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-#define MOST_NOISE 17.0f      /* arith_gumbel() is below 16.7 */
-#define XTC_COIN   UINT32_MAX /* the counter of its word: no token's */
+#define XTC_COIN UINT32_MAX /* the counter of its word: no token's */
 
 void sampler_chain_defaults(struct sampler_chain *c)
 {
@@ -41,108 +40,87 @@ uint32_t sampler_chain_history(const struct sampler_chain *c, const struct step_
     return c->dry_multiplier > 0 && c->dry_last_n > n ? c->dry_last_n : n;
 }
 
+static size_t round_up(size_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
 size_t sampler_chain_scratch_size(uint32_t n_vocab)
 {
-    return n_vocab * (sizeof(struct sampler_candidate) + sizeof(float) + sizeof(uint32_t)) + 64;
+    return round_up(TOKENS_FEW * sizeof(struct candidate)) + round_up(n_vocab * sizeof(uint64_t)) +
+           2 * round_up(n_vocab * sizeof(float)) + 2 * round_up(n_vocab * sizeof(uint32_t)) +
+           round_up(n_vocab * sizeof(struct sampler_candidate));
+}
+
+static void *take(char **at, size_t n)
+{
+    void *p = *at;
+    *at += round_up(n);
+    return p;
+}
+
+static struct left left_open(void *scratch, uint32_t n_vocab)
+{
+    char *at = scratch;
+    struct left l = {.loops = sampler_loops_best(), .few = take(&at, TOKENS_FEW * sizeof *l.few)};
+    l.t.mass = take(&at, n_vocab * sizeof *l.t.mass);
+    l.t.x = take(&at, n_vocab * sizeof *l.t.x);
+    l.t.id = take(&at, n_vocab * sizeof *l.t.id);
+    l.w = take(&at, n_vocab * sizeof *l.w);
+    l.counts = take(&at, n_vocab * sizeof *l.counts);
+    l.out = take(&at, n_vocab * sizeof *l.out);
+    return l;
 }
 
 /* --- what is left --- */
 
-static float largest(const struct left *l)
+#define LANES 8 /* partial sums, so that the processor need not wait for each sum before the next */
+
+static double sum_lanes(const double v[LANES])
 {
-    float m = -INFINITY;
-    for (uint32_t i = 0; i < l->n; i++)
-        m = l->c[i].x > m ? l->c[i].x : m;
-    return m;
+    return ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
 }
 
-/* Gives each its probability; returns the entropy in nats. ln p = (x - m) - ln sum, so one logarithm serves
- * all. */
+/* Gives each its weight e^(x - m), p = w / sum; returns the entropy in nats. ln p = (x - m) - ln sum, so one
+ * logarithm serves all. */
 static double softmax(struct left *l)
 {
-    float m = largest(l);
-    double sum = 0, mean = 0;
-    for (uint32_t i = 0; i < l->n; i++)
-        sum += l->c[i].p = (double)arith_exp2((l->c[i].x - m) * ARITH_LOG2E);
-    for (uint32_t i = 0; i < l->n; i++) {
-        l->c[i].p /= sum;
-        mean += l->c[i].p > 0 ? l->c[i].p * (double)(l->c[i].x - m) : 0;
-    }
-    l->m = m;
-    l->ln_sum = (double)(arith_log2((float)sum) * ARITH_LN2);
-    return l->ln_sum - mean;
-}
-
-static void keep_at_least(struct left *l, float x)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < l->n; i++)
-        if (l->c[i].x >= x)
-            l->c[n++] = l->c[i];
-    l->n = n;
-}
-
-static bool before(const struct sampler_candidate *a, const struct sampler_candidate *b)
-{
-    return a->key != b->key ? a->key < b->key : a->id < b->id;
-}
-
-static void swap(struct sampler_candidate *a, struct sampler_candidate *b)
-{
-    struct sampler_candidate t = *a;
-    *a = *b;
-    *b = t;
-}
-
-/* Puts [from, to) around one of them, the middle of three; returns its place. */
-static uint32_t split(struct sampler_candidate *c, uint32_t from, uint32_t to)
-{
-    uint32_t mid = from + (to - from) / 2, last = to - 1, at = from;
-    if (before(&c[mid], &c[from]))
-        swap(&c[mid], &c[from]);
-    if (before(&c[last], &c[from]))
-        swap(&c[last], &c[from]);
-    if (before(&c[mid], &c[last]))
-        swap(&c[mid], &c[last]);
-    for (uint32_t i = from; i < last; i++)
-        if (before(&c[i], &c[last]))
-            swap(&c[i], &c[at++]);
-    swap(&c[at], &c[last]);
-    return at;
-}
-
-static bool reaches(double sum, double need, bool beyond)
-{
-    return beyond ? sum > need : sum >= need;
-}
-
-/* Keeps the shortest beginning of the order (key, then id, ascending) whose masses sum to `need`, or to more:
- * selection by halves, each pass over what is still in question. */
-static void keep_mass(struct left *l, double need, bool beyond)
-{
-    uint32_t from = 0, to = l->n;
-    double sum = 0;
-    while (from < to) {
-        uint32_t at = split(l->c, from, to);
-        double below = sum;
-        for (uint32_t i = from; i < at; i++)
-            below += l->c[i].p;
-        if (at > from && reaches(below, need, beyond)) {
-            to = at;
-        } else if (reaches(below + l->c[at].p, need, beyond)) {
-            from = to = at + 1;
-        } else {
-            sum = below + l->c[at].p;
-            from = at + 1;
+    const float *x = l->t.x;
+    float m = tokens_max(x, l->t.n), *w = l->w;
+    double sums[LANES] = {0}, distances[LANES] = {0};
+    l->loops->weights(x, l->t.n, m, w);
+    for (uint32_t at = 0; at < l->t.n; at += LANES)
+        for (uint32_t i = 0; i < LANES && at + i < l->t.n; i++) {
+            sums[i] += (double)w[at + i];
+            distances[i] += w[at + i] > 0 ? (double)w[at + i] * (double)(x[at + i] - m) : 0;
         }
-    }
-    l->n = to ? to : 1;
+    l->m = m;
+    l->sum = sum_lanes(sums);
+    l->ln_sum = (double)(arith_log2((float)l->sum) * ARITH_LN2);
+    return l->ln_sum - sum_lanes(distances) / l->sum;
 }
 
-static void order_by_x(struct left *l)
+static uint32_t block_at(const struct left *l, uint32_t at)
 {
-    for (uint32_t i = 0; i < l->n; i++)
-        l->c[i].key = -l->c[i].x;
+    return l->t.n - at < TOKENS_BLOCK ? l->t.n - at : TOKENS_BLOCK;
+}
+
+static void keep_at_least(struct left *l, float least)
+{
+    bool keep[TOKENS_BLOCK];
+    uint32_t n, kept = 0;
+    for (uint32_t at = 0; at < l->t.n; at += n) {
+        n = block_at(l, at);
+        for (uint32_t i = 0; i < n; i++)
+            keep[i] = l->t.x[at + i] >= least;
+        kept = tokens_keep(&l->t, NULL, at, n, keep, kept);
+    }
+    l->t.n = kept;
+}
+
+float chain_finite(float x)
+{
+    return x > 3e38f ? 3e38f : x < -3e38f ? -3e38f : x;
 }
 
 /* --- filters --- */
@@ -151,41 +129,8 @@ static void order_by_x(struct left *l)
 
 static void top_k(struct left *l, int32_t k)
 {
-    if (k <= 0 || (uint32_t)k >= l->n)
-        return;
-    order_by_x(l);
-    for (uint32_t i = 0; i < l->n; i++)
-        l->c[i].p = 1;
-    keep_mass(l, k, false);
-}
-
-static void top_p(struct left *l, float p)
-{
-    if (p >= 1)
-        return;
-    softmax(l);
-    order_by_x(l);
-    keep_mass(l, (double)p, false);
-}
-
-static void typical_p(struct left *l, float p)
-{
-    if (p >= 1)
-        return;
-    double entropy = softmax(l);
-    for (uint32_t i = 0; i < l->n; i++)
-        l->c[i].key = (float)fabs(l->ln_sum - (double)(l->c[i].x - l->m) - entropy);
-    keep_mass(l, (double)p, true);
-}
-
-static void min_p(struct left *l, float p)
-{
-    float m = largest(l);
-    uint32_t n = 0;
-    for (uint32_t i = 0; p > 0 && i < l->n; i++)
-        if (l->c[i].x == m || arith_exp2((l->c[i].x - m) * ARITH_LOG2E) >= p)
-            l->c[n++] = l->c[i];
-    l->n = p > 0 ? n : l->n;
+    if (k > 0 && (uint32_t)k < l->t.n)
+        tokens_top_k(l->loops, &l->t, (uint32_t)k, l->few);
 }
 
 static void top_n_sigma(struct left *l, float n)
@@ -193,12 +138,13 @@ static void top_n_sigma(struct left *l, float n)
     double sum = 0, squares = 0;
     if (n <= 0)
         return;
-    for (uint32_t i = 0; i < l->n; i++) {
-        sum += (double)l->c[i].x;
-        squares += (double)l->c[i].x * (double)l->c[i].x;
+    for (uint32_t i = 0; i < l->t.n; i++) {
+        sum += (double)l->t.x[i];
+        squares += (double)l->t.x[i] * (double)l->t.x[i];
     }
-    double mean = sum / l->n, variance = squares / l->n - mean * mean;
-    keep_at_least(l, (float)((double)largest(l) - (double)n * sqrt(variance > 0 ? variance : 0)));
+    double mean = sum / l->t.n, variance = squares / l->t.n - mean * mean;
+    float max = tokens_max(l->t.x, l->t.n);
+    keep_at_least(l, (float)((double)max - (double)n * sqrt(variance > 0 ? variance : 0)));
 }
 
 static float coin(uint64_t seed, uint32_t position)
@@ -208,41 +154,55 @@ static float coin(uint64_t seed, uint32_t position)
     return (float)(words[0] >> 8) * 0x1p-24f;
 }
 
+/* The last of those that are likely enough, by logit, then id; their number. */
+static uint32_t find_least(const struct left *l, double limit, uint32_t *least)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < l->t.n; i++) {
+        if ((double)l->w[i] < limit)
+            continue;
+        *least = !n || l->t.x[i] <= l->t.x[*least] ? i : *least; /* the ids ascend */
+        n++;
+    }
+    return n;
+}
+
 static void xtc(struct left *l, const struct sampler_chain *c, const struct sampler_input *in)
 {
-    uint32_t n_above = 0, n = 0, least = 0;
+    bool keep[TOKENS_BLOCK];
+    uint32_t least = 0, n, kept = 0;
     if (!(c->xtc_probability > 0) || c->xtc_threshold > 0.5f ||
         coin(in->set->seed, in->position) >= c->xtc_probability)
         return;
     softmax(l);
-    order_by_x(l);
-    for (uint32_t i = 0; i < l->n; i++) {
-        if (l->c[i].p < (double)c->xtc_threshold)
-            continue;
-        least = !n_above || before(&l->c[least], &l->c[i]) ? i : least;
-        n_above++;
+    double limit = (double)c->xtc_threshold * l->sum;
+    if (find_least(l, limit, &least) < 2)
+        return;
+    for (uint32_t at = 0; at < l->t.n; at += n) {
+        n = block_at(l, at);
+        for (uint32_t i = 0; i < n; i++)
+            keep[i] = (double)l->w[at + i] < limit || at + i == least;
+        kept = tokens_keep(&l->t, NULL, at, n, keep, kept);
     }
-    for (uint32_t i = 0; n_above > 1 && i < l->n; i++)
-        if (i == least || l->c[i].p < (double)c->xtc_threshold)
-            l->c[n++] = l->c[i];
-    l->n = n_above > 1 ? n : l->n;
+    l->t.n = kept;
 }
 
 static void only_largest(struct left *l)
 {
-    struct sampler_candidate best = l->c[0];
-    for (uint32_t i = 1; i < l->n; i++)
-        if (l->c[i].x > best.x || (l->c[i].x == best.x && l->c[i].id < best.id))
-            best = l->c[i];
-    l->c[0] = best;
-    l->n = 1;
+    uint32_t i = 0;
+    float max = tokens_max(l->t.x, l->t.n);
+    while (i + 1 < l->t.n && l->t.x[i] < max)
+        i++;
+    l->t.x[0] = l->t.x[i];
+    l->t.id[0] = l->t.id[i];
+    l->t.n = 1;
 }
 
 static void temperature(struct left *l, const struct sampler_chain *c, float t)
 {
-    if (c->dynatemp_range > 0 && l->n > 1) {
+    if (c->dynatemp_range > 0 && l->t.n > 1) {
         float lo = t > c->dynatemp_range ? t - c->dynatemp_range : 0, hi = t + c->dynatemp_range;
-        double share = softmax(l) / (double)(arith_log2((float)l->n) * ARITH_LN2);
+        double share = softmax(l) / (double)(arith_log2((float)l->t.n) * ARITH_LN2);
         float power = share > 0 ? arith_exp2(c->dynatemp_exponent * arith_log2((float)share)) : 0;
         t = lo + (hi - lo) * power;
     }
@@ -250,18 +210,23 @@ static void temperature(struct left *l, const struct sampler_chain *c, float t)
         only_largest(l);
         return;
     }
-    for (uint32_t i = 0; i < l->n; i++)
-        l->c[i].x /= t;
+    for (uint32_t i = 0; i < l->t.n && t != 1; i++)
+        l->t.x[i] = chain_finite(l->t.x[i] / t);
 }
 
 static void mirostat(struct left *l, double mu)
 {
-    uint32_t n = 0;
+    bool keep[TOKENS_BLOCK];
+    uint32_t n, kept = 0;
     softmax(l);
-    for (uint32_t i = 0; i < l->n; i++) /* -log2 p = (ln sum - (x - m)) / ln 2 */
-        if (l->c[i].x == l->m || (l->ln_sum - (double)(l->c[i].x - l->m)) * (double)ARITH_LOG2E <= mu)
-            l->c[n++] = l->c[i];
-    l->n = n;
+    for (uint32_t at = 0; at < l->t.n; at += n) {
+        const float *x = l->t.x + at;
+        n = block_at(l, at);
+        for (uint32_t i = 0; i < n; i++) /* -log2 p = (ln sum - (x - m)) / ln 2 */
+            keep[i] = x[i] == l->m || (l->ln_sum - (double)(x[i] - l->m)) * (double)ARITH_LOG2E <= mu;
+        kept = tokens_keep(&l->t, NULL, at, n, keep, kept);
+    }
+    l->t.n = kept;
     if (l->ln_sum * (double)ARITH_LOG2E > mu) /* not even the likeliest */
         only_largest(l);
 }
@@ -271,38 +236,43 @@ static void adaptive(struct left *l, const struct sampler_chain *c)
     double target = 2 * (double)c->adaptive_target - c->adaptive_p / c->adaptive_n;
     target = target < 0 ? 0 : target > 1 ? 1 : target;
     softmax(l);
-    for (uint32_t i = 0; i < l->n; i++) {
-        double d = fabs(l->c[i].p - target) / 0.3;
-        l->c[i].x = (float)(5 - 10 * d * d / (1 + d));
+    for (uint32_t i = 0; i < l->t.n; i++) {
+        double d = fabs((double)l->w[i] / l->sum - target) / 0.3;
+        l->t.x[i] = (float)(5 - 10 * d * d / (1 + d));
     }
 }
 
 /* --- the chain --- */
 
+/* The logits that the filters begin with, in the room of the weights. */
 static void adjust(struct left *l, const struct sampler_input *in)
 {
     for (uint32_t i = 0; i < in->n_vocab; i++) {
-        bool masked = in->mask && !(in->mask[i / 32] >> (i % 32) & 1);
         float x = in->logits[i];
-        l->x[i] = masked || !(x >= -3e38f) ? -INFINITY : x > 3e38f ? 3e38f : x;
+        l->w[i] = !(x >= -3e38f) ? -INFINITY : x > 3e38f ? 3e38f : x;
     }
+    for (uint32_t i = 0; in->mask && i < in->n_vocab; i++)
+        l->w[i] = in->mask[i / 32] >> (i % 32) & 1 ? l->w[i] : -INFINITY;
     for (uint32_t i = 0; i < in->set->n_bias; i++)
-        l->x[in->biases[i].token] += in->biases[i].bias;
+        l->w[in->biases[i].token] += in->biases[i].bias;
     for (uint32_t i = 0; i < in->n_banned; i++)
-        l->x[in->banned[i]] = -INFINITY;
-    for (uint32_t i = 0; i < in->n_vocab; i++)
-        if (l->x[i] > -INFINITY)
-            l->c[l->n++] = (struct sampler_candidate){.x = l->x[i], .id = (int32_t)i};
+        l->w[in->banned[i]] = -INFINITY;
+    for (uint32_t i = 0; i < in->n_vocab; i++) {
+        l->t.x[l->t.n] = l->w[i];
+        l->t.id[l->t.n] = i;
+        l->t.n += l->w[i] > -INFINITY;
+    }
 }
 
 /* Every token was banned: the largest of the model's own logits, as in sampler.h. */
 static void take_any(struct left *l, const struct sampler_input *in)
 {
-    int32_t best = 0;
+    uint32_t best = 0;
     for (uint32_t i = 1; i < in->n_vocab; i++)
-        best = in->logits[i] > in->logits[best] ? (int32_t)i : best;
-    l->c[0] = (struct sampler_candidate){.x = in->logits[best], .id = best};
-    l->n = 1;
+        best = in->logits[i] > in->logits[best] ? i : best;
+    l->t.x[0] = chain_finite(in->logits[best]);
+    l->t.id[0] = best;
+    l->t.n = 1;
 }
 
 static void run(struct left *l, const struct sampler_chain *c, const struct sampler_input *in,
@@ -323,13 +293,16 @@ static void run(struct left *l, const struct sampler_chain *c, const struct samp
         top_k(l, set->top_k);
         break;
     case SAMPLER_TYPICAL_P:
-        typical_p(l, set->typical_p);
+        if (set->typical_p < 1)
+            tokens_typical_p(l->loops, &l->t, set->typical_p, true, l->few);
         break;
     case SAMPLER_TOP_P:
-        top_p(l, set->top_p);
+        if (set->top_p < 1)
+            tokens_top_p(l->loops, &l->t, set->top_p, l->few);
         break;
     case SAMPLER_MIN_P:
-        min_p(l, set->min_p);
+        if (set->min_p > 0)
+            tokens_min_p(l->loops, &l->t, set->min_p);
         break;
     case SAMPLER_XTC:
         xtc(l, c, in);
@@ -348,79 +321,70 @@ static bool runs(const struct sampler_chain *c, enum sampler_filter filter)
            filter == SAMPLER_TEMPERATURE;
 }
 
-static void filter_all(struct left *l, struct sampler_chain *c, const struct sampler_input *in, void *scratch)
+static struct left filter_all(struct sampler_chain *c, const struct sampler_input *in, void *scratch)
 {
-    *l = (struct left){.c = scratch};
-    l->x = (float *)(l->c + in->n_vocab);
-    l->counts = (uint32_t *)(l->x + in->n_vocab);
-    adjust(l, in);
-    if (!l->n)
-        take_any(l, in);
+    struct left l = left_open(scratch, in->n_vocab);
+    adjust(&l, in);
+    if (!l.t.n)
+        take_any(&l, in);
     for (uint32_t i = 0; i < c->n_order; i++)
         if (runs(c, c->order[i]))
-            run(l, c, in, c->order[i]);
+            run(&l, c, in, c->order[i]);
     if (c->mirostat)
-        mirostat(l, c->mu);
+        mirostat(&l, c->mu);
+    return l;
 }
 
 uint32_t sampler_chain_filter(struct sampler_chain *c, const struct sampler_input *in, void *scratch,
                               struct sampler_candidate **out)
 {
-    struct left l;
-    filter_all(&l, c, in, scratch);
+    struct left l = filter_all(c, in, scratch);
     if (c->adaptive_target >= 0)
         adaptive(&l, c);
-    *out = l.c;
-    return l.n;
+    for (uint32_t i = 0; i < l.t.n; i++)
+        l.out[i] = (struct sampler_candidate){.x = l.t.x[i], .id = (int32_t)l.t.id[i]};
+    *out = l.out;
+    return l.t.n;
 }
 
-static struct sampler_candidate draw(const struct left *l, const struct sampler_input *in)
+/* Returns the place of the largest x + noise among what is left. */
+static uint32_t draw(const struct left *l, const struct sampler_input *in)
 {
-    struct sampler_candidate best = {.id = -1};
-    float score = 0;
-    uint32_t words[4], group = UINT32_MAX; /* one call of the generator serves four tokens */
-    for (uint32_t i = 0; i < l->n; i++) {
-        uint32_t id = (uint32_t)l->c[i].id;
-        if (best.id >= 0 && l->c[i].x + MOST_NOISE < score)
-            continue;
-        if (id / 4 != group)
-            arith_philox(in->set->seed, in->position, group = id / 4, words);
-        float s = l->c[i].x + arith_gumbel_of(words[id % 4]);
-        if (best.id < 0 || s > score || (s == score && l->c[i].id < best.id)) {
-            best = l->c[i];
-            score = s;
-        }
-    }
-    return best;
+    struct sampler_noise noise = {
+        .max = 0, .temperature = 1, .seed = in->set->seed, .position = in->position};
+    uint32_t id = tokens_draw(l->loops, &noise, &l->t), i = 0;
+    while (i + 1 < l->t.n && l->t.id[i] != id)
+        i++;
+    return i;
 }
 
-static int32_t draw_adaptive(struct left *l, struct sampler_chain *c, const struct sampler_input *in)
+static uint32_t draw_adaptive(struct left *l, struct sampler_chain *c, const struct sampler_input *in)
 {
-    adaptive(l, c); /* p stay those before it */
-    struct sampler_candidate drawn = draw(l, in);
-    c->adaptive_p = drawn.p + (double)c->adaptive_decay * c->adaptive_p;
+    adaptive(l, c); /* the weights stay those before it */
+    uint32_t drawn = draw(l, in);
+    c->adaptive_p = (double)l->w[drawn] / l->sum + (double)c->adaptive_decay * c->adaptive_p;
     c->adaptive_n = 1 + (double)c->adaptive_decay * c->adaptive_n;
-    return drawn.id;
+    return drawn;
 }
 
-static int32_t draw_mirostat(struct left *l, struct sampler_chain *c, const struct sampler_input *in)
+static uint32_t draw_mirostat(struct left *l, struct sampler_chain *c, const struct sampler_input *in)
 {
     softmax(l); /* of what is left */
-    struct sampler_candidate drawn = draw(l, in);
-    double surprise = (l->ln_sum - (double)(drawn.x - l->m)) * (double)ARITH_LOG2E;
+    uint32_t drawn = draw(l, in);
+    double surprise = (l->ln_sum - (double)(l->t.x[drawn] - l->m)) * (double)ARITH_LOG2E;
     c->mu -= (double)c->mirostat_eta * (surprise - (double)c->mirostat_tau);
-    return drawn.id;
+    return drawn;
 }
 
 int32_t sampler_chain_pick(struct sampler_chain *c, const struct sampler_input *in, void *scratch)
 {
-    struct left l;
     int32_t token = chain_forced(c);
     if (token < 0 || (in->mask && !(in->mask[token / 32] >> (token % 32) & 1))) {
-        filter_all(&l, c, in, scratch);
-        token = c->adaptive_target >= 0 ? draw_adaptive(&l, c, in)
-                : c->mirostat           ? draw_mirostat(&l, c, in)
-                                        : draw(&l, in).id;
+        struct left l = filter_all(c, in, scratch);
+        uint32_t drawn = c->adaptive_target >= 0 ? draw_adaptive(&l, c, in)
+                         : c->mirostat           ? draw_mirostat(&l, c, in)
+                                                 : draw(&l, in);
+        token = (int32_t)l.t.id[drawn];
     }
     chain_count(c, token);
     return token;

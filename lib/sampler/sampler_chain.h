@@ -8,21 +8,25 @@
  *   top_n_sigma  l >= max - n * sigma, sigma of the logits that are left
  *   top_k, typical_p, top_p, min_p
  *   xtc          with its probability, once for a token: of all with p >= threshold only the least likely
- * stays temperature  l / T; T = 0: the largest alone. With a range T = lo + (hi - lo) * (H / ln n)^exponent,
- * where lo, hi = T -+ range, lo >= 0, and n tokens are left mirostat 2   in place of all filters behind
- * penalties, dry and temperature: p >= 2^-mu, one token at least; then mu -= eta * (-log2 p of the drawn -
- * tau) adaptive_p   behind all: t = clamp(2 * target - the decayed mean of the p of drawn tokens, 0, 1), d =
- * |p - t| / 0.3, l = 5 - 10 * d * d / (1 + d)
+ *                stays
+ *   temperature  l / T; T = 0: the largest alone. With a range T = lo + (hi - lo) * (H / ln n)^exponent,
+ *                where lo, hi = T -+ range, lo >= 0, and n tokens are left
+ *   mirostat 2   in place of all filters behind penalties, dry and temperature: p >= 2^-mu, one token at
+ *                least; then mu -= eta * (-log2 p of the drawn - tau)
+ *   adaptive_p   behind all: t = clamp(2 * target - the decayed mean of the p of drawn tokens, 0, 1),
+ *                d = |p - t| / 0.3, l = 5 - 10 * d * d / (1 + d)
  *
  * The drawn token is the largest l + arith_gumbel(seed, position, token); the coin of xtc is a word of the
- * same generator that belongs to no token, so switching it on does not move the noise. Weights are floats of
- * arith_exp2(), sums doubles in a fixed order: the same inputs give the same token on every machine.
+ * same generator that belongs to no token, so switching it on does not move the noise. top_k, typical_p,
+ * top_p and min_p are those of sampler.h, with integer masses, but typical_p's must exceed its share. Other
+ * sums are doubles in a fixed order: the same inputs give the same token on every machine.
  * A reasoning that has `budget` tokens is closed: the tokens of its mark are forced, where no mask forbids
  * it.
  *
- * Cost: a pass over what is left for each filter; prefixes of an order are found by selection, nothing is
- * sorted (152,064 tokens of flat logits on a busy Zen 4: 0.4 ms with no filter, 3 ms with most, 8 ms with
- * typical_p and top_p). Thread: one caller at a time per chain and scratch. Memory: the caller's; a chain has
+ * Cost: a few passes over what is left for each filter; prefixes of an order are found by ranges, nothing is
+ * sorted (151,936 tokens of flat logits, a Zen 4 core, AVX-512: 0.7 ms with no filter, 1 with most, 3.4 with
+ * typical_p and top_p: tests/bench/bench_sampler.c); dry is linear in the history, times the breakers of
+ * several tokens. Thread: one caller at a time per chain and scratch. Memory: the caller's; a chain has
  * state of its text, and begins again with sampler_chain_begin(). */
 #pragma once
 #include "sampler.h"
@@ -78,10 +82,8 @@ struct sampler_chain {
 };
 
 struct sampler_candidate {
-    float x;   /* the logit */
-    float key; /* of the order that is looked for */
+    float x; /* the logit */
     int32_t id;
-    double p;
 };
 
 /* Switches everything off, in llama-server's order. */

@@ -19,13 +19,14 @@ void chain_penalties(struct left *l, const struct sampler_input *in)
     memset(l->counts, 0, in->n_vocab * sizeof *l->counts);
     for (uint32_t i = in->n_history - n; i < in->n_history; i++)
         l->counts[in->history[i]]++;
-    for (uint32_t i = 0; i < l->n; i++) {
-        struct sampler_candidate *c = &l->c[i];
-        uint32_t count = l->counts[c->id];
-        if (count && scales)
-            c->x = c->x > 0 ? c->x / s->repetition_penalty : c->x * s->repetition_penalty;
-        if (count && adds)
-            c->x -= fmaf(s->frequency_penalty, (float)count, s->presence_penalty);
+    for (uint32_t i = 0; i < l->t.n; i++) {
+        float x = l->t.x[i];
+        uint32_t times = l->counts[l->t.id[i]];
+        if (times && scales)
+            x = x > 0 ? x / s->repetition_penalty : x * s->repetition_penalty;
+        if (times && adds)
+            x -= fmaf(s->frequency_penalty, (float)times, s->presence_penalty);
+        l->t.x[i] = chain_finite(x);
     }
 }
 
@@ -48,29 +49,47 @@ static bool is_single(const struct sampler_chain *c, int32_t token)
     return c->single && (uint32_t)token < c->n_single && c->single[token / 32] >> (token % 32) & 1;
 }
 
-/* The breaker b ends, read forwards, with the i newest tokens behind it: its first token stands at i. */
-static bool breaks_at(const struct reversed *r, const struct sampler_tokens *b, uint32_t i)
+/* Returns where the first token of the newest such breaker stands among the `n` newest tokens; n: there is
+ * none. Knuth, Morris and Pratt's search, from its last token to its first; `border` has room for its tokens:
+ * border[k] of its k + 1 last ones begin and end alike. */
+static uint32_t find_breaker(const struct reversed *r, const struct sampler_tokens *b, uint32_t n,
+                             uint32_t *border)
 {
-    if (b->ids[0] != token_at(r, i) || b->n - 1 > i)
-        return false;
-    for (uint32_t k = 1; k < b->n; k++)
-        if (b->ids[k] != token_at(r, i - k))
-            return false;
-    return true;
+    const int32_t *last = b->ids + b->n - 1;
+    border[0] = 0;
+    for (uint32_t k = 1, same = 0; k < b->n; k++) {
+        while (same && last[-(int64_t)same] != last[-(int64_t)k])
+            same = border[same - 1];
+        same += last[-(int64_t)same] == last[-(int64_t)k];
+        border[k] = same;
+    }
+    for (uint32_t i = 0, same = 0; i < n; i++) {
+        while (same && last[-(int64_t)same] != token_at(r, i))
+            same = border[same - 1];
+        same += last[-(int64_t)same] == token_at(r, i);
+        if (same == b->n)
+            return i;
+    }
+    return n;
 }
 
-/* Returns how many of the newest tokens stand behind the newest breaker. */
-static uint32_t behind_breaker(const struct sampler_chain *c, const struct reversed *r)
+/* Returns how many of the newest tokens stand behind the newest breaker: that whose first token is the
+ * newest, of several the longest. `room` is scratch for as many tokens as there are. */
+static uint32_t behind_breaker(const struct sampler_chain *c, const struct reversed *r, uint32_t *room)
 {
-    for (uint32_t i = 0; i < r->n; i++) {
-        uint32_t longest = is_single(c, token_at(r, i)) ? 1 : 0;
-        for (uint32_t k = 0; k < c->n_breakers; k++)
-            if (c->breakers[k].n > longest && breaks_at(r, &c->breakers[k], i))
-                longest = c->breakers[k].n;
-        if (longest)
-            return i - (longest - 1);
+    uint32_t at = 0, longest = 1;
+    while (at < r->n && !is_single(c, token_at(r, at)))
+        at++;
+    for (uint32_t k = 0; k < c->n_breakers; k++) {
+        const struct sampler_tokens *b = &c->breakers[k];
+        uint32_t n = at < r->n ? at + 1 : r->n; /* a longer one may begin with the same token */
+        uint32_t found = b->n && b->n <= n ? find_breaker(r, b, n, room) : n;
+        if (found < at || (found == at && found < n && b->n > longest)) {
+            at = found;
+            longest = b->n;
+        }
     }
-    return r->n;
+    return at < r->n ? at - (longest - 1) : r->n;
 }
 
 static uint32_t largest_exponent(float base)
@@ -114,19 +133,19 @@ void chain_dry(struct left *l, const struct sampler_chain *c, const struct sampl
     struct reversed r = {.end = in->history + in->n_history, .n = n};
     if (!(c->dry_multiplier != 0) || c->dry_base < 1 || n <= c->dry_allowed_length || !in->dry)
         return;
-    uint32_t limit = behind_breaker(c, &r), cap = largest_exponent(c->dry_base);
+    uint32_t limit = behind_breaker(c, &r, in->dry), cap = largest_exponent(c->dry_base);
     if (limit < c->dry_allowed_length)
         return;
     memset(l->counts, 0, in->n_vocab * sizeof *l->counts);
     find_repeats(l, c, &r, limit, in->dry);
-    for (uint32_t i = 0; i < l->n; i++) {
-        uint32_t count = l->counts[l->c[i].id]; /* a repetition's length + 1 */
-        if (!count || is_single(c, l->c[i].id))
+    for (uint32_t i = 0; i < l->t.n; i++) {
+        uint32_t count = l->counts[l->t.id[i]]; /* a repetition's length + 1 */
+        if (!count || is_single(c, (int32_t)l->t.id[i]))
             continue;
         uint32_t e = count - 1 - c->dry_allowed_length;
         e = cap && e > cap ? cap : e;
         double penalty = (double)c->dry_multiplier * power((double)c->dry_base, e);
-        l->c[i].x -= (float)fmin(penalty, LARGEST_PENALTY);
+        l->t.x[i] -= (float)fmin(penalty, LARGEST_PENALTY);
     }
 }
 

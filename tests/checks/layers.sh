@@ -40,8 +40,9 @@ exit 1
 # kernels/matmul: kernels/abi kernels/device
 # kernels/attention: kernels/abi kernels/device
 # kernels/sampling: kernels/abi kernels/device
-# kernels/persistent: kernels/abi kernels/device kernels/matmul kernels/attention kernels/sampling
-# kernels/nodes: kernels/abi kernels/device kernels/matmul kernels/attention kernels/sampling kernels/persistent
+# kernels/experts: kernels/abi kernels/device
+# kernels/persistent: kernels/abi kernels/device kernels/matmul kernels/attention kernels/sampling kernels/experts
+# kernels/nodes: kernels/abi kernels/device kernels/matmul kernels/attention kernels/sampling kernels/persistent kernels/experts
 # lib/base:
 # lib/roofline: lib/base
 # lib/gguf: lib/base

@@ -1,27 +1,33 @@
 #!/bin/sh
-# check.sh DIR [--first|--report] - everything that needs a GPU, in at most eight minutes: DIR/report.json, DIR/report.md.
+# check.sh DIR [--first|--report|--plan] - everything that needs a GPU, in at most eight minutes: DIR/report.json, DIR/report.md.
 #
 # Runs from a folder that pack.sh made (bin/ lib/ models/ data/ beside this file), or with GPU_BIN naming the programs
 # of a build tree. Needs only the driver: no internet, nothing to install. Each part has its own time limit, so that one
 # that fails or hangs does not stop the others. Parts of kind `right` come before figures; exit code 0 only if they pass.
 # --first: the first minute on a new machine. --report: writes the report again from DIR/parts, of a run that was killed.
+# --plan: runs nothing, prints the seconds planned for each part, and fails if they are more than the budget.
 # HEARTH_LIBCUDA: another driver, for example the emulated one, which gives no figures. GPU_PATIENCE: factor for all time
 # limits. GPU_TOOLS: a folder of nvidia-smi, dmesg, compute-sanitizer, ncu, before those of the machine. TMPDIR: holds models of up to 5 GB until the end.
 set -u
-usage="usage: check.sh DIR [--first|--report]"
+usage="usage: check.sh DIR [--first|--report|--plan]"
 [ $# -ge 1 ] || { echo "$usage" >&2; exit 2; }
 out=$1
 first=""
 again=""
+plan=""
 case "${2:-}" in
 --first) first=1 ;;
 --report) again=1 ;;
+--plan) plan=1 ;;
 "") ;;
 *) echo "$usage" >&2; exit 2 ;;
 esac
 here=$(cd "$(dirname "$0")" && pwd)
 bin=${GPU_BIN:-$here/bin}
-[ -x "$bin/gpu_bench" ] || { echo "check.sh: $bin has no programs; see README.md" >&2; exit 2; }
+[ -n "$plan" ] || [ -x "$bin/gpu_bench" ] || { echo "check.sh: $bin has no programs; see README.md" >&2; exit 2; }
+made=$(mktemp -d) # models
+trap 'rm -rf "$made"' EXIT
+[ -z "$plan" ] || out=$made/plan
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
 work=$out/parts # the output of each part, kept there as the part ends
 
@@ -51,7 +57,6 @@ if [ -n "$again" ]; then
 fi
 rm -rf "$work"
 mkdir "$work" || exit 2
-made=$(mktemp -d) # models
 # shellcheck source=/dev/null
 . "$here/check_tools.sh"
 child=""
@@ -61,7 +66,6 @@ stop() {
     report
     exit 130
 }
-trap 'rm -rf "$made"' EXIT
 trap stop INT TERM HUP
 export CUDA_CACHE_PATH="$made/cache" # kernels are compiled once for all parts
 mkdir "$CUDA_CACHE_PATH"
@@ -105,6 +109,10 @@ wait_for_child() {
 part() {
     name=$1 kind=$2 limit=$(($3 * 2 * patience))
     shares=$((shares + $3))
+    if [ -n "$plan" ]; then
+        printf '%-28s %-7s %4s s\n' "$name" "$kind" "$3"
+        return 0
+    fi
     shift 3
     left=$(seconds_left)
     if [ "$left" -lt "$((limit / 8 + 2))" ]; then
@@ -129,7 +137,8 @@ part() {
 }
 
 # A command that prints watts and MHz, if nvidia-smi is present.
-smi=$(command -v nvidia-smi || ls /usr/local/nvidia/bin/nvidia-smi 2>/dev/null || true)
+smi=""
+[ -n "$plan" ] || smi=$(command -v nvidia-smi || ls /usr/local/nvidia/bin/nvidia-smi 2>/dev/null || true)
 GPU_POWER=""
 if [ -n "$smi" ] && [ -z "${HEARTH_LIBCUDA:-}" ]; then
     for field in power.draw.instant power.draw; do
@@ -143,23 +152,28 @@ export GPU_POWER
 
 data=$here/data
 [ -d "$data" ] || data=$here/../data
-health before
+[ -n "$plan" ] || health before
 
 part device figure 10 "$bin/gpu_bench" device
-part first right 20 "$bin/gpu_bench" first
-part echo figure 10 "$bin/gpu_bench" echo
-part selftest right 20 "$bin/gpu_bench" selftest
-part decoder right 50 "$bin/gpu_witness" first "$data" 6
-[ -n "$first" ] || part product figure 35 "$bin/gpu_bench" product
+part first right 10 "$bin/gpu_bench" first
+part echo figure 6 "$bin/gpu_bench" echo
+part selftest right 8 "$bin/gpu_bench" selftest
+part decoder right 40 "$bin/gpu_witness" first "$data" 6
+[ -n "$first" ] || part product figure 30 "$bin/gpu_bench" product
 [ -n "$first" ] || part attention figure 15 "$bin/gpu_bench" attention
-part hop figure 10 "$bin/gpu_bench" hop
-part copy figure 15 "$bin/gpu_bench" copy
-part stream figure 15 "$bin/gpu_bench" stream
+part hop figure 8 "$bin/gpu_bench" hop
+part copy figure 8 "$bin/gpu_bench" copy
+part stream figure 10 "$bin/gpu_bench" stream
 
 if [ -z "$first" ]; then
     # shellcheck source=/dev/null
     . "$here/check_models.sh"
     check_tools
+fi
+if [ -n "$plan" ]; then
+    echo "planned: $shares s of $budget s"
+    [ "$shares" -le "$budget" ]
+    exit
 fi
 health after
 echo "planned: $shares s, taken: $(($(date +%s) - start)) s" | tee "$work/ended"

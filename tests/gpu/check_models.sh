@@ -3,11 +3,16 @@
 # Models in the shapes of real ones are made here, the largest only if disk, memory and time allow.
 
 emulated=""
-grep -q '"emulated": true' "$work/device.json" && emulated=1
+grep -q '"emulated": true' "$work/device.json" 2>/dev/null && emulated=1
 demo=$(ls "$here"/models/*.gguf "$here"/../../models/*.gguf 2>/dev/null | head -n 1)
 
 # make_model SHAPE MEGABYTES SHARE: makes $made/SHAPE.gguf; false if it does not fit.
 make_model() {
+    if [ -n "$plan" ]; then
+        : >"$made/$1.gguf"
+        part "model-$1" figure "$3"
+        return
+    fi
     free_disk=$(df -Pm "$made" | awk 'NR == 2 { print $4 }')
     free_memory=$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)
     if [ "$free_disk" -lt $(($2 + 200)) ] || [ "$free_memory" -lt $(($2 * 2)) ]; then
@@ -38,7 +43,7 @@ bench_deep() {
         --executor persistent "$@"
 }
 
-part calls figure 25 "$bin/gpu_bench" calls
+part calls figure 15 "$bin/gpu_bench" calls
 if [ -n "$emulated" ]; then
     part witness-golden right 100 "$bin/gpu_witness" golden "$data"
     part witness-tokens right 50 "$bin/gpu_witness" tokens "$data/tiny-qwen3-s11-q4_k_m.gguf" 3 4 2
@@ -47,23 +52,23 @@ if [ -n "$emulated" ]; then
     bench_deep tiny "$made/tiny.gguf" 30
     part serve right 30 "$bin/gpu_serve" "$bin/hearthd" "$made/tiny.gguf"
 else
-    part witness-golden right 20 "$bin/gpu_witness" golden "$data"
-    part witness-tokens right 15 "$bin/gpu_witness" tokens "$demo" 20 256 8
-    for wanted in qwen3-0.6b:420:5 llama-3.2-1b:850:10; do
+    part witness-golden right 15 "$bin/gpu_witness" golden "$data"
+    part witness-tokens right 12 "$bin/gpu_witness" tokens "$demo" 20 256 8
+    for wanted in qwen3-0.6b:420:5 llama-3.2-1b:850:8; do
         shape=${wanted%%:*}
         sizes=${wanted#*:}
         make_model "$shape" "${sizes%:*}" "${sizes#*:}" || continue
-        part "witness-$shape" right 15 "$bin/gpu_witness" tokens "$made/$shape.gguf" 8 16 8
-        bench "$shape" "$made/$shape.gguf" 15 persistent
-        bench_deep "$shape" "$made/$shape.gguf" 10
-        [ "$shape" != qwen3-0.6b ] || part serve right 30 "$bin/gpu_serve" "$bin/hearthd" "$made/$shape.gguf"
+        part "witness-$shape" right 12 "$bin/gpu_witness" tokens "$made/$shape.gguf" 8 16 8
+        bench "$shape" "$made/$shape.gguf" 12 persistent
+        bench_deep "$shape" "$made/$shape.gguf" 8
+        [ "$shape" != qwen3-0.6b ] || part serve right 25 "$bin/gpu_serve" "$bin/hearthd" "$made/$shape.gguf"
     done
-    if make_model qwen3-8b 5100 40; then
-        bench qwen3-8b "$made/qwen3-8b.gguf" 40 persistent
-        bench qwen3-8b "$made/qwen3-8b.gguf" 25 graph
+    if make_model qwen3-8b 5100 25; then
+        bench qwen3-8b "$made/qwen3-8b.gguf" 35 persistent
+        bench qwen3-8b "$made/qwen3-8b.gguf" 20 graph
         rm -f "$made/qwen3-8b.gguf"
     fi
-    part witness-steps right 15 "$bin/gpu_witness" tokens "$demo" 10 1000 1
+    part witness-steps right 12 "$bin/gpu_witness" tokens "$demo" 10 1000 1
 fi
 
 # The other types of cache.
@@ -71,11 +76,11 @@ for type in q8_0 bf16; do
     sizes="20 64 8"
     [ -z "$emulated" ] || sizes="1 2 1"
     # shellcheck disable=SC2086 # several numbers
-    part "witness-$type" right 10 "$bin/gpu_witness" tokens "$data/tiny-qwen3-s11-q4_k_m.gguf" $sizes $type
+    part "witness-$type" right 6 "$bin/gpu_witness" tokens "$data/tiny-qwen3-s11-q4_k_m.gguf" $sizes $type
 done
-part idle figure 20 "$bin/gpu_bench" idle
+part idle figure 15 "$bin/gpu_bench" idle
 for shape in tiny qwen3-0.6b; do
     for executor in graph eager; do
-        [ ! -e "$made/$shape.gguf" ] || bench $shape "$made/$shape.gguf" 10 $executor
+        [ ! -e "$made/$shape.gguf" ] || bench $shape "$made/$shape.gguf" 8 $executor
     done
 done

@@ -34,18 +34,19 @@ with_tool() {
     name=$1 log=$out/$2
     shift 2
     # shellcheck disable=SC2016 # for the inner shell
-    part "$name" figure 15 sh -c 'log=$1; shift; "$@" || { rc=$?; tail -n 8 "$log" >&2; exit $rc; }' sh "$log" "$@"
+    part "$name" figure 8 sh -c 'log=$1; shift; "$@" || { rc=$?; tail -n 8 "$log" >&2; exit $rc; }' sh "$log" "$@"
 }
 
 check_tools() {
     model=$data/tiny-qwen3-s11-q4_k_m.gguf
-    sanitizer=$(tool compute-sanitizer)
+    sanitizer=plan profiler=plan # a plan has room for both
+    [ -n "$plan" ] || sanitizer=$(tool compute-sanitizer)
     for check in ${sanitizer:+memcheck racecheck synccheck}; do
         with_tool "sanitizer-$check" "sanitizer-$check.txt" "$sanitizer" --tool "$check" --error-exitcode 9 --print-limit 20 \
             --log-file "$out/sanitizer-$check.txt" "$bin/gpu_witness" tokens "$model" 1 2 1
     done
     # ncu runs a kernel several times: the resident one, which talks with the host, cannot be; its nodes can.
-    profiler=$(tool ncu)
+    [ -n "$plan" ] || profiler=$(tool ncu)
     [ -z "$profiler" ] || with_tool ncu ncu.txt "$profiler" --launch-skip 20 --launch-count 20 --log-file "$out/ncu.txt" \
         "$bin/hearthd" bench --config /dev/null --json --model "$model" --backend cuda --executor eager --n-ctx 128 -p 6 -n 2 -b 1 -r 1
 }

@@ -217,6 +217,44 @@ DAEMON_TEST(constrain, several_choices_and_equal_seeds_give_what_each_gives_alon
     json_decref(second);
 }
 
+/* Members whose names are forced; the texts of three seeds. */
+static void ask_long_names(char *out[3])
+{
+    for (int i = 0; i < 3; i++) {
+        char body[700];
+        snprintf(
+            body, sizeof body,
+            "{\"prompt\":\"Once\",\"seed\":%d,\"max_tokens\":300,\"json_schema\":{\"type\":\"object\","
+            "\"properties\":{\"identification_number\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":99},"
+            "\"personal_description\":{\"type\":\"string\",\"maxLength\":20},"
+            "\"membership_confirmed\":{\"type\":\"boolean\"}},\"required\":[\"identification_number\","
+            "\"personal_description\",\"membership_confirmed\"],\"additionalProperties\":false}}",
+            i);
+        json_t *root = ok("/generate", body);
+        cr_assert_str_eq(json_text(root, "finish_reason"), "eos");
+        out[i] = strdup(json_text(root, "text"));
+        json_decref(root);
+    }
+}
+
+Test(constrain, forced_names_are_drafted_and_the_text_is_the_same)
+{
+    char *plain[3], *drafted[3];
+    daemon_start((const char *[]){"--speculation", "off", NULL});
+    ask_long_names(plain);
+    cr_assert_eq(stat_number("speculation.forced"), 0);
+    daemon_stop();
+    daemon_start((const char *[]){NULL});
+    ask_long_names(drafted);
+    cr_assert_geq(stat_number("speculation.accepted"), stat_number("speculation.forced"));
+    daemon_stop();
+    for (int i = 0; i < 3; i++) {
+        cr_assert_str_eq(plain[i], drafted[i]);
+        free(plain[i]);
+        free(drafted[i]);
+    }
+}
+
 DAEMON_TEST(constrain, a_format_holds_in_the_other_dialects)
 {
     static const struct {

@@ -163,6 +163,30 @@ Test(models, lists_show_what_there_is_and_what_is_loaded)
     finish();
 }
 
+/* The pool reads a directory of many files: the list that asks for it is that of before, and no client waits
+ * for thousands of files. A request finds its model at once. */
+Test(models, many_files_are_not_read_on_the_loop)
+{
+    char path[200];
+    admin_open();
+    admin_copy(QWEN, "a.gguf", SIZE_MAX);
+    for (int i = 0; i < 1000; i++) {
+        snprintf(path, sizeof path, "%s/m%03d.gguf", admin_dir, i);
+        FILE *f = fopen(path, "w");
+        cr_assert(f && fclose(f) == 0);
+    }
+    daemon_start((const char *[]){"--model", "", "--models", admin_dir, NULL});
+    admin_copy(QWEN, "new.gguf", SIZE_MAX);
+    struct reply r = get("/v1/models");
+    cr_assert(r.status == 200 && strstr(r.body, "\"id\":\"m999\"") && !strstr(r.body, "\"id\":\"new\""));
+    reply_free(&r);
+    wait_state("new", "file");
+    admin_copy(QWEN, "newest.gguf", SIZE_MAX);
+    expect_reply("/generate", STORY("newest", ",\"max_tokens\":1"), 200, "\"model\":\"newest\"");
+    expect_reply("/generate", STORY("zz", ""), 404, "no model zz (there are: a, m000");
+    finish();
+}
+
 Test(models, a_name_that_is_none_is_a_404_of_its_dialect_and_names_what_there_is)
 {
     start(NULL, NULL);
@@ -433,6 +457,43 @@ Test(models, one_that_waits_can_be_cancelled)
     finish();
 }
 
+/* ---- room on disk ---- */
+
+/* Pages of 64 tokens of either model have some 20 KB. */
+Test(models, all_share_the_budget_of_the_prefix_cache_on_disk)
+{
+    char cache[160], body[4000], *at;
+    admin_open();
+    snprintf(cache, sizeof cache, "%s/cache", admin_dir);
+    admin_copy(QWEN, "a.gguf", SIZE_MAX);
+    admin_copy(LLAMA, "b.gguf", SIZE_MAX);
+    daemon_start((const char *[]){"--model", "", "--models", admin_dir, "--prefix-cache-dir", cache,
+                                  "--prefix-cache-disk", "1M", NULL});
+    for (int i = 0; i < 60; i++) {
+        at = body + sprintf(body, "{\"model\":\"%c\",\"max_tokens\":1,\"prompt\":[%d", 'a' + i % 2, i + 1);
+        for (int k = 0; k < 400; k++)
+            at += sprintf(at, ",%d", 1 + (k * 7 + i) % 200);
+        sprintf(at, "]}");
+        expect_reply("/generate", body, 200, "");
+        usleep(20000); /* idle, it writes */
+    }
+    wait_stat("requests.running", 0);
+    long long bytes = stat_number("prefix_disk.bytes"), on_disk = 0;
+    DIR *d = opendir(cache);
+    struct stat st;
+    for (const struct dirent *e; (e = readdir(d));)
+        if (e->d_name[0] != '.' && fstatat(dirfd(d), e->d_name, &st, 0) == 0)
+            on_disk += st.st_size;
+    closedir(d);
+    cr_assert_gt(bytes, 512 << 10, "both have written: %lld", bytes);
+    cr_assert_leq(bytes, 1 << 20);
+    cr_assert_leq(on_disk, 1 << 20, "%lld bytes are on disk", on_disk);
+    daemon_stop();
+    temporary_dir_each(cache, temporary_dir_unlink, NULL);
+    rmdir(cache);
+    admin_close();
+}
+
 /* ---- room for others ---- */
 
 /* A daemon on which requests for c wait: a and b run one each, memory is used up, and b, which is not the
@@ -506,6 +567,90 @@ Test(models, the_wait_for_a_model_has_the_limits_of_the_queue)
     expect_reply("/generate", STORY("c", ",\"queue_timeout_ms\":-7"), 504, "queue_timeout_ms (100) passed");
     expect_reply("/generate", STORY("c", ",\"queue_timeout_ms\":1e12"), 504, "queue_timeout_ms (100) passed");
     finish_crowd(&crowd);
+}
+
+/* The oldest waits for c; d is small enough for what is left. */
+Test(models, one_that_fits_beside_does_not_wait_for_the_one_that_does_not)
+{
+    struct crowd crowd;
+    start_crowd(&crowd, NULL, NULL, NULL, NULL);
+    int fd = begin_stream(STORY("c", ",\"max_tokens\":1"));
+    wait_loading(1);
+    wait_state("b", "leaving");
+    admin_limit_memory(512 << 20);
+    admin_copy(LLAMA, "d.gguf", SIZE_MAX);
+    expect_reply("/generate", STORY("d", ",\"max_tokens\":1"), 200, "\"model\":\"d\"");
+    wait_state("b", "leaving");
+    wait_loading(1);
+    close(fd);
+    finish_crowd(&crowd);
+}
+
+/* Without memory for it too it waits in its turn, and is tried once. */
+Test(models, one_that_does_not_fit_beside_either_waits_in_its_turn)
+{
+    struct crowd crowd;
+    start_crowd(&crowd, NULL, NULL, NULL, NULL);
+    int fds[2] = {begin_stream(STORY("c", ",\"max_tokens\":1"))};
+    wait_state("b", "leaving");
+    admin_copy(QWEN, "d.gguf", SIZE_MAX);
+    fds[1] = begin_stream(STORY("d", ",\"max_tokens\":1"));
+    wait_loading(2);
+    expect_reply("/generate", STORY("c", ",\"queue_timeout_ms\":50"), 504, "queue_timeout_ms (50)");
+    char *log = daemon_read_log(), *once = strstr(log, "d waits: it has no room beside the loaded models");
+    cr_assert(once && !strstr(once + 1, "d waits: it has no room"), "%s", log);
+    free(log);
+    end_long_stream(crowd.fds[1], &crowd.streams[1]);
+    for (int i = 0; i < 2; i++) {
+        struct reply r = read_reply(fds[i]);
+        cr_assert_eq(r.status, 200, "%d: %s", r.status, r.body);
+        reply_free(&r);
+        close(fds[i]);
+    }
+    end_long_stream(crowd.fds[0], &crowd.streams[0]);
+    finish();
+}
+
+Test(models, a_stream_that_waits_for_its_model_is_kept_alive)
+{
+    struct crowd crowd;
+    start_crowd(&crowd, "--keepalive-ms", "100", NULL, NULL);
+    const char *bodies[] = {STORY("c", ",\"max_tokens\":1,\"stream\":true"),
+                            "{\"model\":\"c\",\"prompt\":7,\"stream\":true}",
+                            STORY("c", ",\"stream\":true,\"queue_timeout_ms\":1500")};
+    const char *last[] = {"[DONE]", "prompt must be", "queue_timeout_ms (1500) passed"};
+    struct reply r[3] = {0};
+    int fds[3], silent = begin_stream(STORY("c", ",\"max_tokens\":1"));
+    for (int i = 0; i < 3; i++) {
+        fds[i] = begin_stream(bodies[i]);
+        while (!r[i].raw || !strstr(r[i].raw, ": keep-alive"))
+            cr_assert(reply_more(&r[i], fds[i]));
+        cr_assert(!strncmp(r[i].raw, "HTTP/1.1 200", 12), "%s", r[i].raw);
+    }
+    while (!strstr(r[2].raw, last[2]))
+        cr_assert(reply_more(&r[2], fds[2]));
+    cr_assert(strstr(r[2].raw, "event: error"), "%s", r[2].raw);
+    expect_get("/metrics", "hearth_model_wait_timeouts_total{model=\"c\"} 1\n");
+    expect_get("/stats", "\"timed_out\":1");
+    char *log = daemon_read_log();
+    cr_assert(strstr(log, "timeout"), "%s", log);
+    free(log);
+    end_long_stream(crowd.fds[1], &crowd.streams[1]);
+    for (int i = 0; i < 2; i++)
+        while (!strstr(r[i].raw, last[i]))
+            cr_assert(reply_more(&r[i], fds[i]), "%s", r[i].raw);
+    cr_assert(strstr(r[1].raw, "event: error"), "%s", r[1].raw);
+    struct reply whole = read_reply(silent);
+    cr_assert_eq(whole.status, 200, "%s", whole.body);
+    cr_assert(!strstr(whole.raw, "keep-alive\n"), "%s", whole.raw);
+    reply_free(&whole);
+    close(silent);
+    for (int i = 0; i < 3; i++) {
+        reply_free(&r[i]);
+        close(fds[i]);
+    }
+    end_long_stream(crowd.fds[0], &crowd.streams[0]);
+    finish();
 }
 
 /* ---- models that cannot be had ---- */

@@ -45,6 +45,12 @@ struct simt_outside {
     uint64_t fault_at; /* the run ends with this step, reported as "fault"; 0: never */
 };
 
+/* A host that acts while the grid runs, on the machine's own thread: the seed decides when. */
+struct simt_host_program {
+    bool (*turn)(void *context); /* does one thing, without waiting; false: there was nothing to do */
+    void *context;
+};
+
 struct simt_launch {
     const struct simt_kernel *kernel;
     const void *args;   /* kernel->args_size bytes; copied */
@@ -54,8 +60,9 @@ struct simt_launch {
     size_t shared_bytes; /* dynamic shared memory per block */
     uint64_t seed;
     enum simt_schedule schedule;
-    int mute;                     /* mutation number, or -1 */
-    struct simt_outside *outside; /* NULL: only the grid acts, and the seed decides everything */
+    int mute;                             /* mutation number, or -1 */
+    struct simt_outside *outside;         /* NULL: only the grid acts, and the seed decides everything */
+    const struct simt_host_program *host; /* NULL: no host, or one outside */
 };
 
 struct simt_report {
@@ -72,6 +79,16 @@ void simt_map(struct simt_machine *m, void *memory, size_t size, uint32_t flags,
 void simt_unmap_all(struct simt_machine *m);
 /* Runs the grid to its end. Returns 0, or -1 with the report filled in. */
 int simt_run(struct simt_machine *m, const struct simt_launch *launch, struct simt_report *report);
+/* The host's accesses, as threads' accesses are: a race with one of the grid's is a report, of the run while
+ * it runs. What it did before a launch is ordered before the launch; after one it knows only what it has
+ * acquired. The access itself is the caller's. Thread: the machine's. */
+enum simt_host_access { SIMT_HOST_READ, SIMT_HOST_WRITE, SIMT_HOST_ACQUIRE, SIMT_HOST_RELEASE };
+void simt_host(struct simt_machine *m, enum simt_host_access what, const void *p, size_t size);
+/* The host may write all memory that was announced: nothing of the grid's is left that is not ordered before.
+ */
+void simt_host_owns_all(struct simt_machine *m);
+/* Returns 0, or -1 with the report of an access after the run. */
+int simt_host_verdict(struct simt_machine *m, struct simt_report *report);
 void simt_report_print(const struct simt_report *report,
                        FILE *to); /* with source lines if addr2line is installed */
 

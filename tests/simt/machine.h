@@ -126,6 +126,13 @@ struct released {
 
 #define RELEASED_BUCKETS 1024
 
+/* The host as an agent: host.c. Its accesses before a launch are ordered before the launch. */
+struct host {
+    struct knowledge knows;
+    uint32_t epoch;
+    struct simt_report late; /* what it did wrong after the run */
+};
+
 struct machine_launch {
     const struct simt_kernel *kernel;
     _Alignas(16) char args[4096];
@@ -137,10 +144,13 @@ struct machine_launch {
     uint32_t muted_aspects;
     uint32_t victim; /* the starved block's index, or the first column of the favoured warp */
     struct simt_outside *outside;
+    const struct simt_host_program *host;
 };
 
 struct simt_machine {
     struct fiber host;
+    struct host host_agent;
+    bool runs;
     struct machine_launch launch;
     struct thread *threads; /* threads of the resident blocks; only grows */
     uint32_t n_threads, room_threads;
@@ -198,6 +208,12 @@ void memory_access(struct simt_machine *m, const void *p, size_t size, bool writ
 struct accessor memory_accessor(const struct thread *t, bool strong, const void *pc);
 void memory_report_race(struct simt_machine *m, const void *p, size_t size, bool write,
                         const struct access *mine, const struct access *other, bool other_is_write);
+/* The same, without leaving the run. */
+void memory_note_race(struct simt_machine *m, const void *p, size_t size, bool write,
+                      const struct access *mine, const struct access *other, bool other_is_write);
+/* Joins what the address carries into `into`; makes the address carry nothing but `what`. */
+void memory_take_up(struct simt_machine *m, const void *p, struct knowledge *into);
+void memory_give(struct simt_machine *m, const void *p, const struct knowledge *what);
 const struct region *memory_region(struct simt_machine *m, const void *p, size_t size, const struct thread *t,
                                    bool *is_shared);
 void memory_forget(struct simt_machine *m);                      /* forgets all releases */
@@ -206,6 +222,10 @@ void memory_find_constants(struct simt_machine *m);
 void thread_next_epoch(struct simt_machine *m, struct thread *t);
 /* Returns what t has done and knows, to be passed on. The caller drops it. */
 struct knowledge thread_release(struct simt_machine *m, struct thread *t);
+
+/* host.c */
+bool host_turn(struct simt_machine *m); /* lets the host act; false: it had nothing to do */
+void host_forget(struct simt_machine *m);
 
 /* copies.c */
 bool copies_land_one(struct simt_machine *m); /* false: none in flight */

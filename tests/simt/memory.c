@@ -137,22 +137,29 @@ struct accessor memory_accessor(const struct thread *t, bool strong, const void 
     };
 }
 
+/* After the run, for the host's accesses, blocks are known by the places of their threads alone. */
 static void agent_text(struct simt_machine *m, const struct access *a, char *out, size_t size)
 {
     char where[128];
-    const struct thread *t = NULL;
-    bool is_copy = a->column > m->n_threads;
-    if (!is_copy && a->column)
-        t = &m->threads[a->column - 1];
+    uint32_t per_block = m->launch.n_threads, column = a->column;
+    if (!column) {
+        snprintf(out, size, "the host");
+        return;
+    }
+    bool is_copy = m->runs && column > m->n_threads;
     for (uint32_t i = 0; is_copy && i < m->n_threads; i++)
         if (m->threads[i].copy_column == a->column)
-            t = &m->threads[i];
+            column = m->threads[i].column;
+    uint32_t block = (column - 1) / per_block;
+    if (m->runs && column <= m->n_threads)
+        block = m->threads[column - 1].block->index;
     snprintf(out, size, "%sblock %u thread %u (last word: %s)", is_copy ? "an asynchronous copy of " : "",
-             t ? t->block->index : 0, t ? t->index : 0, report_where(a->site, where, sizeof where));
+             block, (column - 1) % per_block, report_where(a->site, where, sizeof where));
 }
 
-void memory_report_race(struct simt_machine *m, const void *p, size_t size, bool write,
-                        const struct access *mine, const struct access *other, bool other_is_write)
+static void race_text(struct simt_machine *m, const void *p, size_t size, bool write,
+                      const struct access *mine, const struct access *other, bool other_is_write, char *out,
+                      size_t room)
 {
     char a[220], b[220], name[64] = "shared memory";
     for (uint32_t i = 0; i < m->n_regions; i++)
@@ -161,9 +168,26 @@ void memory_report_race(struct simt_machine *m, const void *p, size_t size, bool
                      (long)((uintptr_t)p - m->regions[i].start));
     agent_text(m, mine, a, sizeof a);
     agent_text(m, other, b, sizeof b);
-    report_fault(m, "race", mine->pc, other->pc,
-                 "%s of %zu bytes at %p (%s) by %s is not ordered after the %s by %s",
-                 write ? "store" : "load", size, p, name, a, other_is_write ? "store" : "load", b);
+    snprintf(out, room, "%s of %zu bytes at %p (%s) by %s is not ordered after the %s by %s",
+             write ? "store" : "load", size, p, name, a, other_is_write ? "store" : "load", b);
+}
+
+void memory_report_race(struct simt_machine *m, const void *p, size_t size, bool write,
+                        const struct access *mine, const struct access *other, bool other_is_write)
+{
+    char text[sizeof m->report->text];
+    race_text(m, p, size, write, mine, other, other_is_write, text, sizeof text);
+    report_fault(m, "race", mine->pc, other->pc, "%s", text);
+}
+
+void memory_note_race(struct simt_machine *m, const void *p, size_t size, bool write,
+                      const struct access *mine, const struct access *other, bool other_is_write)
+{
+    char text[sizeof m->report->text];
+    race_text(m, p, size, write, mine, other, other_is_write, text, sizeof text);
+    report_note(m, "race", "%s", text);
+    m->report->pc[0] = mine->pc;
+    m->report->pc[1] = other->pc;
 }
 
 void memory_access(struct simt_machine *m, const void *p, size_t size, bool write, bool strong,
@@ -189,8 +213,8 @@ void memory_access(struct simt_machine *m, const void *p, size_t size, bool writ
         report_fault(m, "bounds", pc, NULL,
                      "store of %zu bytes by block %u thread %u to %s, which is read-only", size,
                      t->block->index, t->index, region->name);
-    if (region && (region->flags & SIMT_MAP_READ_ONLY))
-        return; /* no thread writes it: no read of it races */
+    if (region && (region->flags & SIMT_MAP_READ_ONLY) && !(region->flags & SIMT_MAP_HOST))
+        return; /* no thread writes it, nor the host: no read of it races */
     struct accessor by = memory_accessor(t, strong, pc);
     struct access other = {0};
     bool other_is_write = false;
@@ -316,6 +340,20 @@ static void hand_on(struct simt_machine *m, struct thread *t, const void *p, boo
     } else {
         knowledge_join(&m->clocks, &r->knows, &t->fenced);
     }
+}
+
+void memory_take_up(struct simt_machine *m, const void *p, struct knowledge *into)
+{
+    const struct released *r = *released_slot(m, p);
+    if (r)
+        knowledge_join(&m->clocks, into, &r->knows);
+}
+
+void memory_give(struct simt_machine *m, const void *p, const struct knowledge *what)
+{
+    struct released *r = released_make(m, p);
+    knowledge_drop(&m->clocks, &r->knows);
+    knowledge_share(&m->clocks, &r->knows, what);
 }
 
 static bool keeps(struct simt_machine *m, const struct simt_site *at, enum simt_aspect aspect)

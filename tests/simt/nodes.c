@@ -128,6 +128,10 @@ static void check_flat(struct bench *b, const char *kernel, uint32_t seed, bool 
             ops_scalar.scale(to, x, width, args.b.data ? b->b[0] : args.factor);
         else if (strcmp(kernel, "soft_cap") == 0)
             ops_scalar.soft_cap(to, x, width, args.factor);
+        else if (strcmp(kernel, "gate") == 0)
+            ops_scalar.store(to, x, width, arith_sigmoid(y[0]), NULL);
+        else if (strcmp(kernel, "swiglu_clamped") == 0)
+            ops_scalar.swiglu_clamped(to, x, y, width, 1.0f, NULL, NULL);
         else
             ops_scalar.silu(to, x, width);
     }
@@ -201,6 +205,72 @@ static void check_rope(struct bench *b, uint32_t seed)
     }
     launch(b, "rope", &args, seed);
     expect(b, same_rows(b, ROWS, args.width), "rope", seed);
+}
+
+/* Logits with equal values, and some that are no finite numbers, which move the choice. */
+static void odd_logits(struct bench *b, uint32_t seed)
+{
+    static const float odd[] = {0.0f, -0.0f, __builtin_inff(), -__builtin_inff(), __builtin_nanf("")};
+    for (uint32_t r = 0; r < ROWS; r++)
+        for (uint32_t i = 0; i < STRIDE; i++) {
+            float *x = b->a + (size_t)r * STRIDE + i;
+            b->noise = b->noise * 1664525u + 1013904223u;
+            uint32_t n = b->noise >> 24;
+            *x = seed % 3 == 0 ? (float)(int)(n % 7) - 3 : ((float)(b->noise >> 8) * 0x1p-24f - 0.5f) * 20;
+            if (seed % 4 == 3 && r > 1 && (n < 8 || (i == 0 && r == 2)))
+                *x = odd[n % 5];
+        }
+}
+
+static void check_route(struct bench *b, uint32_t seed)
+{
+    static const struct route_rule rules[] = {
+        {.n_experts = 8, .n_used = 2, .n_groups = 1, .n_groups_used = 1, .scale = 1},
+        {.n_experts = 128, .n_used = 8, .n_groups = 1, .n_groups_used = 1, .scale = 1.5f},
+        {.n_experts = 32, .n_used = 4, .n_groups = 1, .n_groups_used = 1, .scale = 1},
+        {.n_experts = 60, .n_used = 6, .n_groups = 6, .n_groups_used = 3, .scale = 2.5f},
+        {.n_experts = 512, .n_used = 10, .n_groups = 1, .n_groups_used = 1, .scale = 0.3f},
+        {.n_experts = 256, .n_used = 8, .n_groups = 8, .n_groups_used = 4, .scale = 2.5f},
+        {.n_experts = 33, .n_used = 32, .n_groups = 33, .n_groups_used = 33, .scale = 1},
+        {.n_experts = 1, .n_used = 1, .n_groups = 1, .n_groups_used = 1, .scale = 1},
+    };
+    struct route_args args = {.step = step_of(b, false), .in = rows(b->a, false), .out = rows(b->out, false)};
+    args.rule = rules[seed % 8];
+    args.rule.gating = seed / 8 % 2 ? ROUTE_SIGMOID : ROUTE_SOFTMAX;
+    args.rule.normalise = seed / 16 % 2;
+    args.bias = seed % 5 < 2 ? 0 : AT(b->gain);
+    args.factors = seed % 7 < 5 ? 0 : AT(b->b);
+    odd_logits(b, seed);
+    bool right = true;
+    launch(b, "route", &args, seed);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        float *to = b->wanted + (size_t)r * STRIDE, *have = b->out + (size_t)r * STRIDE;
+        route_row(&args.rule, b->a + (size_t)r * STRIDE, args.bias ? b->gain : NULL, to);
+        if (args.factors)
+            route_factors(&args.rule, b->b, to);
+        for (uint32_t i = 0; i < 2u * args.rule.n_used; i++)
+            right = right && (memcmp(&to[i], &have[i], 4) == 0 || (to[i] != to[i] && have[i] != have[i]));
+    }
+    expect(b, right, "route", seed);
+}
+
+static void check_sum(struct bench *b, uint32_t seed)
+{
+    uint32_t n_used = 1 + seed % 8, width = widths[seed % N_WIDTHS] % 128 + 1;
+    struct expert_sum_args args = {.step = step_of(b, false), .in = rows(b->a, false)};
+    args.choice = rows(b->b, false);
+    args.out = rows(b->out, false);
+    args.width = width;
+    args.n_used = n_used;
+    for (uint32_t r = 0; r < ROWS; r++) {
+        float *to = b->wanted + (size_t)r * STRIDE;
+        memset(to, 0, width * sizeof *to);
+        for (uint32_t u = 0; u < n_used; u++)
+            ops_scalar.add_scaled(to, b->a + (size_t)r * STRIDE + (size_t)u * width, width,
+                                  b->b[(size_t)r * STRIDE + n_used + u]);
+    }
+    launch(b, "expert_sum", &args, seed);
+    expect(b, same_rows(b, ROWS, width), "expert_sum", seed);
 }
 
 /* --- what they refuse --- */
@@ -311,10 +381,15 @@ int main(void)
         check_flat(&b, "gelu", seed, seed % 3 == 2);
         check_flat(&b, "scale", seed, seed % 3 == 2);
         check_flat(&b, "soft_cap", seed, seed % 3 == 2);
+        check_flat(&b, "gate", seed, false);
+        check_flat(&b, "swiglu_clamped", seed, false);
         check_norm_rows(&b, seed, seed / 2 % 2, seed % 3 == 0);
         check_norm_heads(&b, seed);
         check_rope(&b, seed);
+        check_sum(&b, seed);
     }
+    for (uint32_t seed = 0; seed < 64; seed++)
+        check_route(&b, seed);
     check_counts(&b, 1);
     check_places(&b, 2);
     check_places(&b, 3);

@@ -19,6 +19,7 @@
 #define NAP_NS       50000
 #define ARMED_STEPS  1024 /* between two questions whether faults are due yet */
 #define PASSES       4096
+#define HOST_RATE    48 /* the host of a launch acts once in so many steps */
 
 _Thread_local struct simt_machine *simt_machine;
 
@@ -288,7 +289,7 @@ uint64_t machine_time(struct simt_machine *m)
 static void nap(struct simt_machine *m)
 {
     uint32_t n = ++m->naps;
-    if (!m->launch.outside && !m->host_polled) {
+    if (!m->launch.outside && (m->launch.host || !m->host_polled)) {
         m->slept_ns += 1000000ull << (n < 10 ? n : 10);
     } else {
         uint64_t before = real_ns();
@@ -302,7 +303,8 @@ static void nap(struct simt_machine *m)
 /* Nothing but polls for a long time. */
 static bool may_wait(const struct simt_machine *m)
 {
-    return m->lost || m->host_polled || (m->time_polled && (m->launch.outside || m->naps < TIME_NAPS));
+    return m->lost || (m->host_polled && !m->launch.host) ||
+           (m->time_polled && (m->launch.outside || m->naps < TIME_NAPS));
 }
 
 static bool waits_too_long(const struct simt_machine *m)
@@ -362,12 +364,18 @@ static void run_to_the_end(struct simt_machine *m)
             return;
         if (m->n_copies && machine_random(m, LAND_RATE) == 0)
             land_some(m);
+        if (m->launch.host && machine_random(m, HOST_RATE) == 0) {
+            host_turn(m);
+            continue;
+        }
         if (!m->n_ready) {
             if (!copies_land_one(m))
                 report_hang(m, "every thread waits");
             continue;
         }
         if (waits_too_long(m)) {
+            if (host_turn(m))
+                continue;
             if (may_wait(m))
                 nap(m);
             else
@@ -435,7 +443,6 @@ static void set_up_threads(struct simt_machine *m)
 static void tear_down(struct simt_machine *m)
 {
     copies_drop(m);
-    memory_forget(m);
     clock_pool_forget(&m->clocks);
     for (uint32_t i = 0; i < m->n_threads; i++)
         drop_thread(m, &m->threads[i]);
@@ -473,6 +480,8 @@ void simt_close(struct simt_machine *m)
     for (uint32_t i = 0; i < m->room_threads; i++)
         fiber_stack_close(&m->threads[i].fiber);
     free(m->threads);
+    memory_forget(m);
+    host_forget(m);
     clock_pool_close(&m->clocks);
     shadow_close(m->shadow);
     free(m->copies);
@@ -507,7 +516,8 @@ static bool set_up_launch(struct simt_machine *m, const struct simt_launch *laun
                                         .n_resident = n_resident,
                                         .shared_bytes = launch->shared_bytes,
                                         .schedule = launch->schedule,
-                                        .outside = launch->outside};
+                                        .outside = launch->outside,
+                                        .host = launch->host};
     memcpy(m->launch.args, launch->args, k->args_size);
     if (launch->mute >= 0) {
         enum simt_aspect aspect = SIMT_WHOLE;
@@ -534,6 +544,8 @@ int simt_run(struct simt_machine *m, const struct simt_launch *launch, struct si
     m->armed = m->lost = false;
     m->clock = (struct machine_clock){.ns = real_ns(), .real_ns = real_ns()};
     m->host_polled = m->time_polled = false;
+    memory_forget(m);
+    host_forget(m);
     shadow_reset(m->shadow, (uint32_t)(m->random >> 32));
     choose_victim(m);
     if (grow(m, m->launch.n_resident, m->launch.n_threads) < 0) {
@@ -542,7 +554,9 @@ int simt_run(struct simt_machine *m, const struct simt_launch *launch, struct si
     } else {
         set_up_threads(m);
         simt_machine = m;
+        m->runs = true;
         run_to_the_end(m);
+        m->runs = false;
         simt_machine = NULL;
     }
     report->steps = m->steps;

@@ -242,18 +242,25 @@ static enum shadow_verdict cell_read(struct shadow *s, struct cell *c, const str
     return SHADOW_FINE;
 }
 
-static enum shadow_verdict cell_write(struct cell *c, const struct accessor *by, struct access *other,
-                                      bool *other_is_write)
+/* The access that a write would race with, or NULL. */
+static const struct access *cell_conflict(const struct cell *c, const struct accessor *by, bool *is_write)
 {
     const struct access *bad = NULL;
     if (conflict(&c->write, by, true))
         bad = &c->write;
-    *other_is_write = bad != NULL;
+    *is_write = bad != NULL;
     if (!bad && conflict(&c->read, by, false))
         bad = &c->read;
     for (uint32_t i = 0; !bad && i < c->n_more; i++)
         if (conflict(&c->more[i], by, false))
             bad = &c->more[i];
+    return bad;
+}
+
+static enum shadow_verdict cell_write(struct cell *c, const struct accessor *by, struct access *other,
+                                      bool *other_is_write)
+{
+    const struct access *bad = cell_conflict(c, by, other_is_write);
     if (bad) {
         *other = *bad;
         return SHADOW_RACE;
@@ -312,4 +319,27 @@ enum shadow_verdict shadow_write(struct shadow *s, uintptr_t address, size_t siz
                                  struct access *other, bool *other_is_write)
 {
     return walk(s, address, size, by, true, false, other, other_is_write);
+}
+
+uintptr_t shadow_find_unordered(struct shadow *s, uintptr_t address, size_t size, const struct accessor *by,
+                                struct access *other, bool *other_is_write)
+{
+    for (uintptr_t at = address, end = address + size; at < end;) {
+        struct shadow_page *p = *find_page(s, at / PAGE_BYTES);
+        if (!p || p->run != s->run) {
+            at = (at / PAGE_BYTES + 1) * PAGE_BYTES;
+            continue;
+        }
+        const struct cell *c = &p->cells[at / 4 % PAGE_WORDS];
+        size_t step = 4 - at % 4;
+        for (uintptr_t i = at % 4; i < (c->bytes ? 4 : at % 4 + 1); i++) {
+            const struct access *bad = cell_conflict(c->bytes ? &c->bytes[i] : c, by, other_is_write);
+            if (!bad)
+                continue;
+            *other = *bad;
+            return at - at % 4 + i;
+        }
+        at += step;
+    }
+    return 0;
 }

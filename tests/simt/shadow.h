@@ -44,5 +44,9 @@ enum shadow_verdict { SHADOW_FINE, SHADOW_RACE, SHADOW_NEVER_WRITTEN };
  * *other_is_write its kind. must_be_written: memory that the host did not fill. */
 enum shadow_verdict shadow_read(struct shadow *s, uintptr_t address, size_t size, const struct accessor *by,
                                 bool must_be_written, struct access *other, bool *other_is_write);
+/* Returns the first address of the range with an access that `by` does not know to have happened before, or
+ * 0; records nothing. */
+uintptr_t shadow_find_unordered(struct shadow *s, uintptr_t address, size_t size, const struct accessor *by,
+                                struct access *other, bool *other_is_write);
 enum shadow_verdict shadow_write(struct shadow *s, uintptr_t address, size_t size, const struct accessor *by,
                                  struct access *other, bool *other_is_write);

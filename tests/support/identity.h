@@ -26,6 +26,7 @@ struct circumstances {
     const struct backend_ops *ops; /* NULL: cpu */
     const char *libcuda;
     uint32_t n_threads, steps_in_flight, max_chunk, n_neighbours;
+    uint64_t draw_ns;
     bool after_hit;
     enum engine_speculation speculation;
 };
@@ -73,6 +74,7 @@ static inline bool rig_open(struct rig *rig, const char *path, const struct circ
                                 .queue_limit = 100,
                                 .steps_in_flight = c->steps_in_flight,
                                 .max_chunk = c->max_chunk,
+                                .draw_ns = c->draw_ns,
                                 .prefix_cache = true,
                                 .speculation = c->speculation,
                                 .end_tokens = ends,

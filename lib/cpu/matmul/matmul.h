@@ -96,6 +96,7 @@ struct matmul_kernels {
     void (*run)(const struct matmul_matrix *m, const struct matmul_input *in, uint32_t first, uint32_t last,
                 float *out, size_t stride, void *scratch);
     size_t scratch_size; /* bytes of 64-byte aligned scratch that run() needs per thread */
+    uint32_t columns;    /* columns that run() computes together: a remainder costs as much as all of them */
 };
 extern const struct matmul_kernels matmul_avx512, matmul_avxvnni, matmul_avx2, matmul_amx, matmul_scalar;
 /* The scratch_size that is enough for every table. */

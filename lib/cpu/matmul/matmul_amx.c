@@ -40,5 +40,6 @@ const struct matmul_kernels matmul_amx = {
     .quantise = tiles_quantise,
     .run = tiles_run,
     .scratch_size = sizeof(struct tile_scratch),
+    .columns = TILE_COLUMNS,
 };
 #endif

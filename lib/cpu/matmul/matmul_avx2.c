@@ -48,5 +48,6 @@ const struct matmul_kernels matmul_avx2 = {
     .quantise = quantise,
     .run = run,
     .scratch_size = sizeof(struct scratch),
+    .columns = MATMUL_PANEL,
 };
 #endif

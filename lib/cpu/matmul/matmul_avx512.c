@@ -46,5 +46,6 @@ const struct matmul_kernels matmul_avx512 = {
     .quantise = quantise,
     .run = run,
     .scratch_size = sizeof(struct scratch),
+    .columns = MATMUL_PANEL,
 };
 #endif

@@ -24,5 +24,6 @@ const struct matmul_kernels matmul_avxvnni = {
     .quantise = quantise,
     .run = run,
     .scratch_size = sizeof(struct scratch),
+    .columns = MATMUL_PANEL,
 };
 #endif

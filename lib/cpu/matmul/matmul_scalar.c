@@ -135,4 +135,5 @@ const struct matmul_kernels matmul_scalar = {
     .quantise = quantise,
     .run = run,
     .scratch_size = 0,
+    .columns = 1,
 };

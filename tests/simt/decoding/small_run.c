@@ -96,7 +96,7 @@ static void submit(struct small_run *r, uint64_t number, struct small_answer *ou
     toy_feed_open(&feed, &r->model.layout, number);
     feed.n_slots = r->n_slots;
     for (uint32_t i = 0; i < r->n_steps && kind != NO_STEPS; i++) {
-        struct step *s = rig_step(&r->rig);
+        struct step *s = rig_script(&r->rig);
         small_feed_next(&feed, s);
         if (kind == NO_PAGES && s->n_rows && !out->fails) {
             take_pages(r, s);
@@ -106,10 +106,9 @@ static void submit(struct small_run *r, uint64_t number, struct small_answer *ou
             go_on(s, before);
         before = s;
         out->n_logits[i] = s->n_logits;
-        rig_submit(&r->rig);
     }
     if (kind == STEPS_TWICE)
-        r->rig.control->submitted += r->n_steps;
+        r->rig.script.n_rounds = 2;
 }
 
 /* Checks the words of the launch when it has left. */

@@ -124,7 +124,8 @@ static void damage(struct step *s, enum damage how)
 }
 
 /* The host has submitted it. */
-static int run_step(struct border_run *r, enum damage how, const struct manner *m, struct simt_report *report)
+static int run_step(struct border_run *r, const struct step *s, enum damage how, const struct manner *m,
+                    struct simt_report *report)
 {
     if (launch_border(r, "step_begin", BEGIN_THREADS, m, report) < 0)
         return -1;
@@ -133,7 +134,9 @@ static int run_step(struct border_run *r, enum damage how, const struct manner *
     if (launch_nodes(r, m, report) < 0)
         return -1;
     sample(r, staged(r)->n_logits);
-    return launch_border(r, "step_end", SIMT_LANES, m, report);
+    if (launch_border(r, "step_end", SIMT_LANES, m, report) < 0)
+        return -1;
+    return rig_take_answer(&r->rig, s, report);
 }
 
 /* Checks the words to the host. */
@@ -176,7 +179,7 @@ static int run_steps(struct border_run *r, uint64_t feed_seed, const struct mann
         toy_feed_next(&feed, s);
         damage(s, how);
         rig_submit(&r->rig);
-        if (run_step(r, how, m, report) < 0)
+        if (run_step(r, s, how, m, report) < 0)
             return -1;
     }
     return check_words(r, n, last, report);

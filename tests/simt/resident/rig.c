@@ -182,6 +182,8 @@ void rig_close(struct rig *r)
     simt_close(r->machine);
     for (uint32_t i = 0; i < r->n_buffers; i++)
         free(r->buffers[i].memory);
+    for (uint32_t i = 0; i < RIG_SCRIPT; i++)
+        free(r->script.steps[i]);
     plan_close(&r->plan);
     free(r->program);
 }
@@ -223,6 +225,110 @@ const struct step_result *rig_results(const struct rig *r, uint32_t back)
     return r->results + (word(&r->control->completed) - 1 - back) % DECODER_RING * STEP_MAX_LOGITS;
 }
 
+/* --- the host's part --- */
+
+struct step *rig_script(struct rig *r)
+{
+    struct rig_script *s = &r->script;
+    if (s->n_steps == RIG_SCRIPT)
+        abort(); /* a test tool: the script is full */
+    struct step **place = &s->steps[s->n_steps++];
+    if (!*place)
+        *place = must(malloc(sizeof **place));
+    memset(*place, 0, sizeof **place);
+    s->n_rounds = 1;
+    return *place;
+}
+
+static uint32_t acquire(struct rig *r, const uint32_t *p)
+{
+    uint32_t value = word(p);
+    simt_host(r->machine, SIMT_HOST_ACQUIRE, p, sizeof *p);
+    return value;
+}
+
+static void release(struct rig *r, uint32_t *p, uint32_t value)
+{
+    simt_host(r->machine, SIMT_HOST_RELEASE, p, sizeof *p);
+    atomic_store_explicit((_Atomic uint32_t *)(void *)p, value, memory_order_release);
+}
+
+static void read_results(struct rig *r, uint32_t number, const struct step *step)
+{
+    simt_host(r->machine, SIMT_HOST_READ, r->results + number % DECODER_RING * STEP_MAX_LOGITS,
+              step->n_logits * sizeof *r->results);
+}
+
+static void read_failure(struct rig *r)
+{
+    if (acquire(r, &r->control->failed))
+        simt_host(r->machine, SIMT_HOST_READ, r->control->error, sizeof r->control->error);
+}
+
+int rig_take_answer(struct rig *r, const struct step *step, struct simt_report *report)
+{
+    uint32_t completed = acquire(r, &r->control->completed);
+    if (completed == word(&r->control->submitted))
+        read_results(r, completed - 1, step);
+    read_failure(r);
+    return simt_host_verdict(r->machine, report);
+}
+
+/* Reads the results of a step, as hand_out() of lib/cuda; and exported pages, once no step may write others.
+ */
+static bool take_results(struct rig *r)
+{
+    struct rig_script *s = &r->script;
+    if (acquire(r, &r->control->completed) == s->taken)
+        return false;
+    const struct step *step = s->steps[(s->taken - r->args.first_step) % s->n_steps];
+    read_results(r, s->taken, step);
+    if (++s->taken == s->submitted)
+        simt_host(r->machine, SIMT_HOST_READ, r->transfer, r->args.transfer_bytes);
+    return true;
+}
+
+static bool has_more(const struct rig *r)
+{
+    const struct rig_script *s = &r->script;
+    return s->submitted - r->args.first_step != s->n_steps * s->n_rounds;
+}
+
+static bool submit_next(struct rig *r)
+{
+    struct rig_script *s = &r->script;
+    if (!has_more(r) || s->submitted - s->taken == DECODER_RING)
+        return false;
+    struct step *to = &r->steps[s->submitted % DECODER_RING];
+    simt_host(r->machine, SIMT_HOST_WRITE, to, sizeof *to);
+    memcpy(to, s->steps[(s->submitted - r->args.first_step) % s->n_steps], sizeof *to);
+    release(r, &r->control->submitted, ++s->submitted);
+    return true;
+}
+
+static bool turn(void *context)
+{
+    struct rig *r = context;
+    if (take_results(r) || submit_next(r))
+        return true;
+    if (has_more(r) || r->script.told)
+        return false;
+    release(r, &r->control->stop, DECODER_DRAIN);
+    return r->script.told = true;
+}
+
+/* What the host may do once the launch has ended. */
+static int finish(struct rig *r, struct simt_report *report)
+{
+    while (r->script.n_steps && take_results(r)) {
+    }
+    read_failure(r);
+    if (acquire(r, &r->control->left) == r->args.launch)
+        simt_host_owns_all(r->machine);
+    r->script.n_steps = 0;
+    return simt_host_verdict(r->machine, report);
+}
+
 int rig_launch(struct rig *r, uint32_t sm, uint64_t seed, enum simt_schedule schedule, int mute,
                struct simt_report *report)
 {
@@ -231,6 +337,11 @@ int rig_launch(struct rig *r, uint32_t sm, uint64_t seed, enum simt_schedule sch
             memset(r->buffers[i].memory, 0, r->buffers[i].size);
     r->args.launch++;
     r->args.first_step = word(&r->control->completed);
+    struct simt_host_program host = {turn, r};
+    r->script.submitted = r->script.taken = r->args.first_step;
+    r->script.told = false;
+    if (r->script.n_steps)
+        r->control->stop = DECODER_RUN;
     struct simt_launch launch = {.kernel = simt_find_kernel(r->config.kernel, sm),
                                  .args = &r->args,
                                  .n_threads = r->config.device.n_crew + 2 * SIMT_LANES,
@@ -239,6 +350,11 @@ int rig_launch(struct rig *r, uint32_t sm, uint64_t seed, enum simt_schedule sch
                                  .seed = seed,
                                  .schedule = schedule,
                                  .mute = mute,
-                                 .outside = r->outside};
-    return simt_run(r->machine, &launch, report);
+                                 .outside = r->outside,
+                                 .host = r->script.n_steps ? &host : NULL};
+    if (simt_run(r->machine, &launch, report) < 0) {
+        r->script.n_steps = 0;
+        return -1;
+    }
+    return finish(r, report);
 }

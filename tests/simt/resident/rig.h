@@ -7,6 +7,7 @@
 #include "cuda/plan.h"
 
 #define RIG_BUFFERS 40
+#define RIG_SCRIPT  2
 
 struct rig_config {
     const char *kernel;
@@ -38,6 +39,13 @@ struct rig {
         bool cleared; /* cleared before each launch */
     } buffers[RIG_BUFFERS];
     uint32_t n_buffers;
+    /* The host's part in the next launch, if it has one: rig_script(). */
+    struct rig_script {
+        struct step *steps[RIG_SCRIPT];
+        uint32_t n_steps, n_rounds; /* the steps, so many times over */
+        uint32_t submitted, taken;
+        bool told;
+    } script;
 };
 
 void rig_open(struct rig *r, const struct rig_config *config);
@@ -53,6 +61,16 @@ void rig_submit(struct rig *r);
 /* Returns the results of the `back`th step before the newest finished one. */
 const struct step_result *rig_results(const struct rig *r, uint32_t back);
 
-/* Runs one launch to its end. Returns 0, or -1 with the report. */
+/* Returns the next step, zeroed, of a host that acts while the launch runs: it writes each step into the ring
+ * when there is room, takes the results of each, and asks for the end after the last. The scheduler decides
+ * when it acts, and its accesses are checked. A script is for one launch. */
+struct step *rig_script(struct rig *r);
+
+/* The host reads what the device has answered of the newest step, if anything, or the record of its failure.
+ * Returns 0, or -1 with the report. */
+int rig_take_answer(struct rig *r, const struct step *step, struct simt_report *report);
+
+/* Runs one launch to its end, after which the host takes what it has waited for: results, a failure's record,
+ * and with `left` all memory. Returns 0, or -1 with the report. */
 int rig_launch(struct rig *r, uint32_t sm, uint64_t seed, enum simt_schedule schedule, int mute,
                struct simt_report *report);

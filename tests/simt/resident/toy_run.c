@@ -36,22 +36,20 @@ static int check_words(const struct rig *r, struct simt_report *report)
     return 0;
 }
 
-/* A launch that runs `n` steps, two at most, `times` times: the host says that it has put so many into the
- * ring of two. */
+/* A launch that runs `n` steps, two at most, `times` times. */
 static int run_steps(struct toy_run *r, struct toy_feed *feed, struct toy_state *state, uint32_t n,
                      uint32_t times, uint32_t sm, uint64_t seed, int mute, struct simt_report *report)
 {
     static _Thread_local struct step_result want[2][STEP_MAX_LOGITS];
     const struct step *steps[2];
     for (uint32_t i = 0; i < n; i++) {
-        struct step *s = rig_step(&r->rig);
+        struct step *s = rig_script(&r->rig);
         toy_feed_next(feed, s);
-        rig_submit(&r->rig);
         steps[i] = s;
     }
+    r->rig.script.n_rounds = times;
     for (uint32_t i = 0; i < n * times; i++)
         toy_state_run(state, steps[i % n], want[i % n]);
-    r->rig.control->submitted += n * (times - 1);
     if (rig_launch(&r->rig, sm, seed, SIMT_N_SCHEDULES, mute, report) < 0 || check_words(&r->rig, report) < 0)
         return -1;
     for (uint32_t i = 0; i < n; i++)
@@ -72,6 +70,7 @@ static int run_lost(struct toy_run *r, uint32_t sm, uint64_t seed, int mute, str
     const struct decoder_control *c = r->rig.control;
     uint32_t op = 1 + (uint32_t)(seed % (TOY_LAYERS * 5));
     struct step *s = rig_step(&r->rig);
+    r->rig.control->stop = DECODER_DRAIN;
     s->id = 1000;
     for (s->n_rows = 0; s->n_rows < 3; s->n_rows++)
         s->rows[s->n_rows] =
@@ -101,7 +100,7 @@ static int run_none(struct toy_run *r, uint32_t sm, uint64_t seed, int mute, str
     return check_words(&r->rig, report);
 }
 
-/* As after load(), and told to leave when all is answered. */
+/* As after load(), and told to leave when all is answered; a launch with a script is told so by its host. */
 static void begin(struct toy_run *r, struct toy_feed *feed, struct toy_state *state, uint64_t seed)
 {
     rig_reset(&r->rig);

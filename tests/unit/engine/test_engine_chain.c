@@ -59,6 +59,10 @@ static const struct {
       .max_chunk = 7,
       .n_neighbours = 3,
       .speculation = ENGINE_SPECULATE_ALWAYS}},
+    {"a draw a round, beside seven others",
+     {.isa = "auto", .n_threads = 1, .steps_in_flight = 2, .n_neighbours = 7, .draw_ns = 1}},
+    {"two threads that draw one each a round",
+     {.isa = "auto", .n_threads = 2, .steps_in_flight = 1, .n_neighbours = 7, .draw_ns = 1}},
     {"eager", {.kind = EXECUTOR_EAGER, .isa = "auto", .n_threads = 2, .steps_in_flight = 2}},
 };
 
@@ -98,5 +102,64 @@ Test(engine_chain, neutral_filters_give_the_tokens_of_the_decoder)
     cr_assert_eq(engine_submit(rig.e, &chained.r, NULL), 0);
     wait_done(&rig, &chained);
     expect_same(&plain, &chained, MODEL, "by a chain");
+    rig_close(&rig);
+}
+
+/* A text that the decoder samples has a token of each step while others wait for 84 draws, one a round: it
+ * has 40 tokens before they have 12 each. */
+Test(engine_chain, a_step_does_not_wait_for_all_draws)
+{
+    static struct answer plain, chained[N_NEIGHBOURS];
+    static struct sampler_chain chains[N_NEIGHBOURS];
+    struct circumstances c = {.isa = "auto", .n_threads = 1, .steps_in_flight = 1, .draw_ns = 1};
+    uint64_t last_ns = 0;
+    struct rig rig;
+    cr_assert(rig_open(&rig, MODEL, &c, NULL, 0));
+    prepare(&plain, rig.n_vocab, 0);
+    plain.r.n_prompt = 5;
+    plain.r.ignore_eos = true;
+    cr_assert_eq(engine_submit(rig.e, &plain.r, NULL), 0);
+    for (uint32_t i = 0; i < N_NEIGHBOURS; i++) {
+        prepare(&chained[i], rig.n_vocab, i + 1);
+        mix_of(&chains[i], FILTERS);
+        chained[i].r.chain = &chains[i];
+        chained[i].r.n_prompt = 5;
+        chained[i].r.max_tokens = 12;
+        chained[i].r.ignore_eos = true;
+        cr_assert_eq(engine_submit(rig.e, &chained[i].r, NULL), 0);
+    }
+    wait_done(&rig, &plain);
+    for (uint32_t i = 0; i < N_NEIGHBOURS; i++) {
+        wait_done(&rig, &chained[i]);
+        last_ns = chained[i].r.done_ns > last_ns ? chained[i].r.done_ns : last_ns;
+    }
+    cr_assert_gt(last_ns, plain.r.done_ns);
+    rig_close(&rig);
+}
+
+/* A text that is cancelled while its draw waits leaves its slot to others. */
+Test(engine_chain, a_cancelled_draw_is_forgotten)
+{
+    static struct answer chained[N_NEIGHBOURS];
+    static struct sampler_chain chains[N_NEIGHBOURS];
+    struct circumstances c = {.isa = "auto", .n_threads = 1, .steps_in_flight = 1, .draw_ns = 1};
+    struct rig rig;
+    cr_assert(rig_open(&rig, MODEL, &c, NULL, 0));
+    for (uint32_t round = 0; round < 20; round++) {
+        for (uint32_t i = 0; i < N_NEIGHBOURS; i++) {
+            prepare(&chained[i], rig.n_vocab, i + 1);
+            mix_of(&chains[i], FILTERS);
+            chained[i].r.chain = &chains[i];
+            chained[i].r.n_prompt = 5;
+            cr_assert_eq(engine_submit(rig.e, &chained[i].r, NULL), 0);
+        }
+        while (!atomic_load_explicit(&chained[round % N_NEIGHBOURS].r.n_out, memory_order_acquire))
+            if (!engine_next(rig.e))
+                sem_wait(&rig.news);
+        for (uint32_t i = 0; i < N_NEIGHBOURS; i++)
+            engine_cancel(rig.e, &chained[i].r);
+        for (uint32_t i = 0; i < N_NEIGHBOURS; i++)
+            wait_end(&rig, &chained[i].r);
+    }
     rig_close(&rig);
 }

@@ -37,10 +37,12 @@ Test(engine_fair, a_long_prompt_does_not_stop_a_running_text)
     rig_close(rig);
 }
 
-Test(engine_fair, a_step_that_leaves_prompt_for_later_has_no_rest_of_eight_rows)
+/* A long prompt beside five texts, on a decoder whose products compute so many rows together. */
+static void fill_steps(uint32_t rows_together)
 {
     struct rig_config c = usual;
     c.n_slots = 8;
+    c.rows_together = rows_together;
     struct rig *rig = rig_open(c);
     struct engine_request *texts[5], *big = request_new(some_prompt(2), 900, 1);
     rig_hold(rig, 0);
@@ -58,7 +60,7 @@ Test(engine_fair, a_step_that_leaves_prompt_for_later_has_no_rest_of_eight_rows)
         done += l->rows_of[big->slot];
         if (l->rows_of[big->slot] == 0 || done >= big->n_prompt)
             continue;
-        cr_expect_eq(l->n_rows % 8, 0, "step %u: %u rows", i, l->n_rows);
+        cr_expect_eq(l->n_rows % rows_together, 0, "step %u: %u rows", i, l->n_rows);
         n_chunks++;
     }
     cr_assert_gt(n_chunks, 2);
@@ -70,6 +72,12 @@ Test(engine_fair, a_step_that_leaves_prompt_for_later_has_no_rest_of_eight_rows)
     }
     request_free(big);
     rig_close(rig);
+}
+
+Test(engine_fair, a_step_that_leaves_prompt_for_later_has_no_remainder_for_the_products)
+{
+    fill_steps(8);
+    fill_steps(16);
 }
 
 /* One dear step must not leave every later one at the fewest rows. */

@@ -72,6 +72,41 @@ static uint32_t mask_of(struct matcher *m, const struct vocabulary *v, uint32_t 
     return n;
 }
 
+/* Each forced byte is the only one that may follow those before it, and there the text cannot end. */
+static void check_forced(struct grammar *g, struct matcher *m, const char *text, size_t n)
+{
+    char forced[8];
+    uint32_t n_forced = matcher_forced(m, forced, sizeof forced);
+    struct matcher *other;
+    cr_assert_leq(n_forced, sizeof forced);
+    for (uint32_t i = 0; i < n_forced; i++)
+        for (int b = 0; b < 256; b++) {
+            char byte = (char)b;
+            cr_assert_eq(matcher_open(&other, g), 0);
+            cr_assert_eq(matcher_bytes(other, text, n), n);
+            cr_assert_eq(matcher_bytes(other, forced, i), i);
+            cr_assert_not(matcher_can_end(other));
+            cr_assert_eq(matcher_bytes(other, &byte, 1), byte == forced[i], "byte %d after %.*s%.*s", b,
+                         (int)n, text, (int)i, forced);
+            matcher_close(other);
+        }
+}
+
+/* Takes a few tokens that fit, with masks whole and begun, and goes back. */
+static void look_ahead(struct matcher *m, const struct vocabulary *v, uint32_t seed)
+{
+    uint32_t mask[(N_TOKENS + 31) / 32], n;
+    cr_assert(matcher_save(m));
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t from = next(&seed) % (N_TOKENS - 1);
+        for (uint32_t k = 0; k < N_TOKENS - 1; k++)
+            if (matcher_token(m, v, (int32_t)((from + k) % (N_TOKENS - 1))))
+                break;
+        matcher_mask_part(m, v, mask, next(&seed) % 2 ? 3 : UINT64_MAX, &n);
+    }
+    matcher_restore(m);
+}
+
 /* Walks at random through the language; every mask is checked, and every walk can be brought to an end. */
 static void walk(struct grammar *g, const struct vocabulary *v, uint32_t seed, unsigned steps)
 {
@@ -81,6 +116,9 @@ static void walk(struct grammar *g, const struct vocabulary *v, uint32_t seed, u
     size_t n = 0;
     cr_assert_eq(matcher_open(&m, g), 0);
     for (unsigned i = 0; i < steps && n + 64 < sizeof text; i++) {
+        check_forced(g, m, text, n);
+        if (i % 2)
+            look_ahead(m, v, seed);
         uint32_t n_allowed = mask_of(m, v, mask, next(&seed)), count = 0;
         cr_assert_gt(n_allowed, 0, "a dead end after %.*s", (int)n, text);
         for (int32_t t = 0; t < N_TOKENS; t++) {
@@ -138,6 +176,39 @@ static struct grammar *of_gbnf(const char *text)
     struct error err = {0};
     cr_assert_eq(grammar_from_gbnf(&g, text, strlen(text), &err), 0, "%s", err.text);
     return g;
+}
+
+Test(matcher, bytes_are_forced_up_to_the_first_choice)
+{
+    static const struct {
+        const char *text, *forced;
+    } cases[] = {{"{\"k", "ind\":"}, {"{\"kind\":\"x", "yz\""}, {"{\"kind\":\"xyz\"}", ""}, {"", "{"}};
+    struct grammar *g = of_schema("{\"type\":\"object\",\"properties\":{\"kind\":{\"enum\":[\"xyz\",\"a\"]}},"
+                                  "\"required\":[\"kind\"],\"additionalProperties\":false}");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct matcher *m;
+        char forced[64];
+        size_t n = strlen(cases[i].text);
+        cr_assert_eq(matcher_open(&m, g), 0);
+        cr_assert_eq(matcher_bytes(m, cases[i].text, n), n);
+        uint32_t n_forced = matcher_forced(m, forced, sizeof forced);
+        cr_assert_eq(n_forced, strlen(cases[i].forced), "%s: %.*s", cases[i].text, (int)n_forced, forced);
+        cr_assert_eq(memcmp(forced, cases[i].forced, n_forced), 0);
+        matcher_close(m);
+    }
+    grammar_unref(g);
+}
+
+Test(matcher, the_longest_token_of_a_text_is_found)
+{
+    struct vocabulary *v = open_vocabulary(false);
+    int32_t token = vocabulary_longest(v, "name\":\"", 7);
+    cr_assert_eq(v->lens[token], 4);
+    cr_assert_eq(memcmp(v->bytes[token], "name", 4), 0);
+    cr_assert_eq(v->lens[vocabulary_longest(v, "name", 3)], 1, "nam is no token");
+    cr_assert_eq(vocabulary_longest(v, "~", 1), '~');
+    cr_assert_eq(vocabulary_longest(v, "", 0), -1);
+    vocabulary_close(v);
 }
 
 Test(matcher, masks_of_a_regex_are_what_fits)

@@ -267,6 +267,38 @@ Test(prefix_disk, two_share_a_directory)
     temporary_dir_remove(dir);
 }
 
+/* Two models of one daemon: pages of both count, and either makes room for the other. */
+Test(prefix_disk, of_one_process_all_share_the_budget)
+{
+    char *dir = temporary_dir();
+    struct prefix_dir *shared;
+    struct prefix_disk *disks[2];
+    struct error err = {0};
+    cr_assert_eq(prefix_dir_open(&shared), 0);
+    for (int i = 0; i < 2; i++) {
+        struct prefix_disk_config c = config(dir, 6 * (uint64_t)SIZE);
+        c.shared = shared;
+        c.model = 1 + (uint64_t)i;
+        cr_assert_eq(prefix_disk_open(&disks[i], &c, &err), 0, "%s", err.text);
+    }
+    for (int i = 0; i < 4; i++) {
+        cr_assert_eq(put(disks[0], 1, i), 0);
+        cr_assert_eq(put(disks[1], 1, i), 0);
+    }
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(stats(disks[i]).pages, 6);
+        cr_assert_eq(get(disks[i], 1, 0), 0, "each has its own page under one key");
+    }
+    cr_assert(!has(disks[0], 1, 1) && !has(disks[0], 1, 2), "the first chain's make room for the second's");
+    cr_assert_eq(temporary_dir_count(dir), 6);
+    prefix_disk_close(disks[0]);
+    cr_assert_eq(put(disks[1], 2, 0), 0);
+    cr_assert_eq(stats(disks[1]).pages, 6, "what a closed one has written counts on");
+    prefix_disk_close(disks[1]);
+    prefix_dir_close(shared);
+    temporary_dir_remove(dir);
+}
+
 Test(prefix_disk, a_full_disk_is_said_once_and_writing_pauses)
 {
     char *dir = temporary_dir();

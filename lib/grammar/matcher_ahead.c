@@ -1,0 +1,97 @@
+/* matcher_ahead.c - what must follow a text, and a look ahead that is taken back: for drafts of constrained
+ * texts. */
+#include "matcher_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The byte that all edges of the threads read, or -1: there are several, or none. */
+static int only_byte(const struct matcher *m, const struct config *c)
+{
+    const struct grammar *g = m->g;
+    int byte = -1;
+    for (uint32_t i = 0; i < c->n; i++) {
+        uint32_t state = m->pool[c->first + i].state;
+        for (uint32_t k = g->states[state].edge; k < g->states[state + 1].edge; k++) {
+            const struct grammar_edge *e = &g->edges[k];
+            if (e->lo != e->hi || (byte >= 0 && e->lo != byte))
+                return -1;
+            byte = e->lo;
+        }
+    }
+    return byte;
+}
+
+/* Bytes that must follow c, whose walk leaves its threads at the end of the pool. */
+static uint32_t walk_forced(struct matcher *m, struct config c, char *out, uint32_t most)
+{
+    for (uint32_t n = 0; n < most; n++) {
+        struct config next;
+        int byte = c.can_end ? -1 : only_byte(m, &c);
+        if (byte < 0 || (m->g->has_unique && !matcher_put_text(m, m->n_text, (char)byte)))
+            return n;
+        m->n_text++;
+        if (!matcher_step(m, &c, (uint8_t)byte, &next) || m->failed)
+            return n;
+        out[n] = (char)byte;
+        c = next;
+    }
+    return most;
+}
+
+uint32_t matcher_forced(struct matcher *m, char *out, uint32_t most)
+{
+    uint32_t n_pool = m->n_pool, n_frames = m->n_frames, n_links = m->n_links;
+    size_t n_text = m->n_text;
+    if (m->failed || m->job)
+        return 0;
+    m->work = MATCHER_WORK;
+    uint32_t n = walk_forced(m, m->now, out, most);
+    m->n_pool = n_pool;
+    m->n_frames = n_frames;
+    m->n_links = n_links;
+    m->n_text = n_text;
+    m->failed = m->ambiguous = false; /* of the look alone: the text itself may go another way */
+    return n;
+}
+
+bool matcher_save(struct matcher *m)
+{
+    struct matcher_saved *s = m->saved;
+    uint32_t n = m->now.n;
+    matcher_stop_mask(m);
+    if (m->failed)
+        return false;
+    if (!s || s->room < n) {
+        s = realloc(m->saved, sizeof *s + n * sizeof *s->pool);
+        if (!s)
+            return false;
+        matcher_take(m, sizeof *s + n * sizeof *s->pool - (m->saved ? m->saved->n_bytes : 0));
+        s->n_bytes = sizeof *s + n * sizeof *s->pool;
+        s->room = n;
+        m->saved = s;
+    }
+    s->now = m->now;
+    s->n_frames = m->n_frames;
+    s->n_links = m->n_links;
+    s->n_text = m->n_text;
+    if (n)
+        memcpy(s->pool, m->pool, n * sizeof *s->pool);
+    m->looks = true;
+    return true;
+}
+
+void matcher_restore(struct matcher *m)
+{
+    const struct matcher_saved *s = m->saved;
+    matcher_stop_mask(m);
+    m->looks = false;
+    m->now = s->now;
+    m->n_pool = s->now.n;
+    m->n_frames = s->n_frames;
+    m->n_links = s->n_links;
+    m->n_text = s->n_text;
+    m->failed = m->ambiguous = false;
+    if (s->now.n)
+        memcpy(m->pool, s->pool, s->now.n * sizeof *s->pool);
+}
