@@ -118,6 +118,8 @@ static void texts_are_the_same(const char *model)
     expect_text(greedy, 0, ALONE);
     expect_text(greedy, 0, GREEDY);
     cr_assert_gt(stat_number("kv.window_pages_cached"), 0);
+    cr_assert_eq(metric("hearth_kv_window_pages"), stat_number("kv.window_pages"));
+    cr_assert_eq(metric("hearth_kv_window_pages_cached"), stat_number("kv.window_pages_cached"));
     expect_text(greedy, N_CACHED, GREEDY);
     expect_text(noisy, N_CACHED, NOISY);
     forget_texts();
