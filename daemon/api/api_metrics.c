@@ -186,7 +186,20 @@ static void put_decoder(struct buf *out, const struct http_server *s, const stru
     put_count(out, "gauge", "hearth_kv_pages_used", "Pages held by running requests.", e->pages_used);
     put_count(out, "gauge", "hearth_kv_pages_cached", "Pages of the prefix cache, free when needed.",
               e->pages_cached);
+    put_count(out, "gauge", "hearth_kv_window_pages",
+              "Pages of the layers that see a window alone; 0: all layers are in hearth_kv_pages.",
+              e->windows_total);
+    put_count(out, "gauge", "hearth_kv_window_pages_used", "Window pages held by running requests.",
+              e->windows_used);
+    put_count(out, "gauge", "hearth_kv_window_pages_cached",
+              "Window pages of the prefix cache, free when needed.", e->windows_cached);
     put_count(out, "gauge", "hearth_kv_bytes", "Bytes of the KV cache.", e->kv_bytes);
+    put_count(out, "gauge", "hearth_recurrent_state_bytes",
+              "Bytes of recurrent states, of slots and snapshots; 0: no layer is recurrent.", b.state_bytes);
+    put_count(out, "gauge", "hearth_recurrent_snapshots", "Room for snapshots of recurrent states.",
+              e->snapshots_total);
+    put_count(out, "gauge", "hearth_recurrent_snapshots_kept",
+              "Snapshots of recurrent states that the prefix cache keeps.", e->snapshots_kept);
     put_count(out, "gauge", "hearth_device_memory_bytes", "Memory the decoder uses.", b.memory_used);
     put_count(out, "gauge", "hearth_device_scratch_bytes", "Memory the decoder uses for activations.",
               b.scratch_bytes);

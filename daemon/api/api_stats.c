@@ -102,10 +102,12 @@ static void put_kv(struct buf *out, const struct backend_info *b, const struct e
 {
     buf_printf(out,
                "{\"pages_total\":%u,\"pages_used\":%u,\"page_tokens\":%d,\"bytes\":%llu,\"type\":\"%s\","
+               "\"window_pages\":%u,\"window_pages_used\":%u,\"window_pages_cached\":%u,"
                "\"states\":%llu,\"snapshots\":%u,\"snapshots_total\":%u,\"prefix_cache\":%s}",
                e->pages_total, e->pages_used, KV_PAGE_TOKENS, (unsigned long long)e->kv_bytes,
-               config_kv_type_name((int)b->kv.type), (unsigned long long)b->state_bytes, e->snapshots_kept,
-               e->snapshots_total, e->shares_prefixes ? "true" : "false");
+               config_kv_type_name((int)b->kv.type), e->windows_total, e->windows_used, e->windows_cached,
+               (unsigned long long)b->state_bytes, e->snapshots_kept, e->snapshots_total,
+               e->shares_prefixes ? "true" : "false");
 }
 
 static void put_disk(struct buf *out, const struct engine_stats *e)

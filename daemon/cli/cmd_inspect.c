@@ -4,6 +4,7 @@
 #include "inspect.h"
 
 #include "model/graph.h"
+#include "model/kv_plan.h"
 #include "abi/kv_layout.h"
 #include "model/model.h"
 #include "model/program.h"
@@ -21,6 +22,7 @@
 #define SHOWN_ITEMS 6   /* of an array of metadata */
 #define SHOWN_BYTES 100 /* of a text */
 #define MAX_N_CTX   (1u << 24)
+#define MOST_STEPS  2 /* in flight */
 
 static int usage(void)
 {
@@ -28,17 +30,34 @@ static int usage(void)
     return EXIT_USAGE;
 }
 
+/* The KV cache on cpu of one slot of n_ctx tokens. */
+static struct kv_plan slot_plan(const struct model_config *c, uint32_t kv_type, uint64_t n_ctx)
+{
+    struct kv_plan_config cfg = {.kv_type = kv_type,
+                                 .n_slots = 1,
+                                 .n_ctx = (uint32_t)n_ctx,
+                                 .rows_in_flight = MOST_STEPS * STEP_MAX_ROWS,
+                                 .limit = UINT64_MAX};
+    return kv_plan_of(c, &cfg);
+}
+
 /* Sets how large a context of one slot can be: each token takes its keys and values, and a row of the tables
  * of rotations. */
 static void set_fits(struct inspection_memory *m, const struct model_config *c)
 {
-    uint64_t fixed = m->weights + m->scratch + m->states, per_token = m->kv_per_token;
+    uint64_t fixed = m->weights + m->scratch + m->states, per_token = 0, low = 0;
     for (uint32_t i = 0; i < c->n_kinds; i++)
         per_token += c->kinds[i].rope.dim * sizeof(float);
     m->available = memory_available();
-    if (m->available > fixed)
-        m->n_ctx_fits = (m->available - fixed) / per_token / KV_PAGE_TOKENS * KV_PAGE_TOKENS;
-    m->n_ctx_fits = m->n_ctx_fits < MAX_N_CTX ? m->n_ctx_fits : MAX_N_CTX;
+    for (uint64_t high = MAX_N_CTX / KV_PAGE_TOKENS; m->available > fixed && low < high;) {
+        uint64_t n = (low + high + 1) / 2;
+        struct kv_plan plan = slot_plan(c, (uint32_t)m->kv_type, n * KV_PAGE_TOKENS);
+        if (kv_plan_size(&plan) + n * KV_PAGE_TOKENS * per_token <= m->available - fixed)
+            low = n;
+        else
+            high = n - 1;
+    }
+    m->n_ctx_fits = low * KV_PAGE_TOKENS;
 }
 
 struct inspection_memory inspection_memory(const struct inspection *in)
@@ -49,7 +68,9 @@ struct inspection_memory inspection_memory(const struct inspection *in)
     struct inspection_memory m = {.kv_type = (int)kv.type, .kv_per_page = kv_page_size(&kv)};
     m.n_ctx = runtime_default_n_ctx(c);
     m.kv_per_token = m.kv_per_page / KV_PAGE_TOKENS;
-    m.kv_per_slot = ((uint64_t)m.n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS * m.kv_per_page;
+    struct kv_plan plan = slot_plan(c, kv.type, m.n_ctx);
+    m.kv_per_slot = kv_plan_size(&plan);
+    m.windows = plan.n_windows * plan.window_bytes;
     m.states = model_state_size(c);
     m.scratch = (uint64_t)in->program->row_floats * sizeof(float) * STEP_MAX_ROWS +
                 (uint64_t)c->n_vocab * sizeof(float) * STEP_MAX_LOGITS;
@@ -219,6 +240,9 @@ static void print_memory(const struct inspection *in)
     printf("  weights       %10.1f MiB\n", mib(m.weights));
     printf("  KV cache      %10.3f MiB per page of %u tokens (%s), %.1f MiB for a slot of %u tokens\n",
            mib(m.kv_per_page), KV_PAGE_TOKENS, config_kv_type_name(m.kv_type), mib(m.kv_per_slot), m.n_ctx);
+    if (m.windows)
+        printf("  windows       %10.1f MiB of them, for layers that see the last %u tokens (on cpu)\n",
+               mib(m.windows), slot_plan(model_config(in->model), (uint32_t)m.kv_type, m.n_ctx).window);
     if (m.states)
         printf("  states        %10.1f MiB for a slot, of %u recurrent layers\n", mib(m.states),
                model_config(in->model)->n_recurrent);

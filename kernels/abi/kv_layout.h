@@ -48,6 +48,13 @@ static inline size_t kv_page_size(const struct kv_layout *l)
     return l->page_bytes ? (size_t)l->page_bytes : kv_part_size(l);
 }
 
+/* Pages of layers with a window that a sequence holds at most: those that its window covers, those of its
+ * rows in flight, and the one that a fork copies. */
+static inline uint32_t kv_windows_of(uint32_t window, uint32_t rows_in_flight)
+{
+    return (uint32_t)(((uint64_t)window + rows_in_flight) / KV_PAGE_TOKENS) + 3;
+}
+
 static inline size_t kv_offset(const struct kv_layout *l, uint32_t page, uint32_t layer, uint32_t kv_head,
                                enum kv_which which)
 {

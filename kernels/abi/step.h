@@ -53,9 +53,11 @@ enum step_logit_flags {
     STEP_EXPORT = 4,  /* copy the raw logits: backend.logits(), for host samplers and tests */
 };
 
-/* An edit of a slot's page table: positions [index*64, index*64+64) lie in `page`. */
+/* An edit of a slot's page table: positions [index*64, index*64+64) lie in `page`; those of layers with a
+ * window in `window`, where the backend has window pages (backend_info.n_windows). They are numbered behind
+ * the pages; 0: no row will see these positions there. */
 struct step_table_edit {
-    uint32_t slot, index, page, reserved;
+    uint32_t slot, index, page, window;
 };
 _Static_assert(sizeof(struct step_table_edit) == 16, "step_table_edit");
 
@@ -74,7 +76,7 @@ enum step_page_op_kind {
     STEP_STATE_EXPORT,
     STEP_STATE_IMPORT,
 };
-struct step_page_op {                       /* copies whole tiles, of all layers */
+struct step_page_op {                       /* copies whole tiles, of all layers of a page or window page */
     uint32_t kind, page, from, host_offset; /* host_offset: 64-byte units into the transfer buffer */
 };
 _Static_assert(sizeof(struct step_page_op) == 16, "step_page_op");

@@ -94,6 +94,11 @@ struct backend_info {
     uint32_t max_rows;                   /* most rows of a step */
     uint32_t rows_together; /* rows that products compute together; a remainder costs as much as all; >= 1 */
     uint32_t n_pages;
+    /* Layers that see the last `window` tokens alone have pages of their own, n_windows of window_bytes each,
+     * numbered behind n_pages: a sequence keeps those that its window covers. They are the last window_bytes
+     * of a page's bytes, as kv says and as pages are exchanged. 0: all layers are in the pages. */
+    uint32_t n_windows, window;
+    uint64_t window_bytes;
     bool shares_pages; /* several tables may name a page; else no page ops and no prefix cache */
     /* The model has recurrent layers: rows of a slot follow one another from position 0 on, or from that of a
      * state that was saved (step.h). */

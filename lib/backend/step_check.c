@@ -83,26 +83,33 @@ static int check_counts(const struct step_limits *l, const struct step *s, struc
     return 0;
 }
 
-static int check_host_offset(const struct step_limits *l, const struct step *s, uint32_t i, struct error *err)
+/* `size`: of what is transferred. */
+static int check_host_offset(const struct step_limits *l, const struct step *s, uint32_t i, uint64_t size,
+                             struct error *err)
 {
     uint32_t offset = s->page_ops[i].host_offset;
-    if ((uint64_t)offset * 64 + l->page_bytes <= l->transfer_bytes)
+    if ((uint64_t)offset * 64 + size <= l->transfer_bytes)
         return 0;
     return error_set(err, -EINVAL,
                      "step: page_ops[%u].host_offset is %u, a page of %llu bytes there ends beyond the "
                      "transfer buffer of %llu bytes",
-                     i, offset, (unsigned long long)l->page_bytes, (unsigned long long)l->transfer_bytes);
+                     i, offset, (unsigned long long)size, (unsigned long long)l->transfer_bytes);
 }
 
 static int check_page_op(const struct step_limits *l, const struct step *s, uint32_t i, struct error *err)
 {
     const struct step_page_op *op = &s->page_ops[i];
-    if (op->page >= l->n_pages)
-        return too_large(err, "page_ops", i, "page", op->page, l->n_pages);
-    if (op->kind == STEP_PAGE_COPY && op->from >= l->n_pages)
-        return too_large(err, "page_ops", i, "from", op->from, l->n_pages);
-    bool host = op->kind == STEP_PAGE_EXPORT || op->kind == STEP_PAGE_IMPORT;
-    return host ? check_host_offset(l, s, i, err) : 0;
+    uint64_t n = (uint64_t)l->n_pages + l->n_windows;
+    bool host = op->kind == STEP_PAGE_EXPORT || op->kind == STEP_PAGE_IMPORT, window = op->page >= l->n_pages;
+    if (op->page >= n)
+        return too_large(err, "page_ops", i, "page", op->page, n);
+    if (op->kind == STEP_PAGE_COPY && op->from >= (window ? n : l->n_pages))
+        return too_large(err, "page_ops", i, "from", op->from, window ? n : l->n_pages);
+    if (op->kind == STEP_PAGE_COPY && window && op->from < l->n_pages)
+        return error_set(err, -EINVAL, "step: page_ops[%u] copies page %u into window page %u", i, op->from,
+                         op->page);
+    return host ? check_host_offset(l, s, i, window ? l->window_bytes : l->page_bytes - l->window_bytes, err)
+                : 0;
 }
 
 /* Of a part of a state. LOAD and SAVE are checked with the rows. */
@@ -116,7 +123,7 @@ static int check_part_op(const struct step_limits *l, const struct step *s, uint
     if (op->from * l->page_bytes >= l->state_bytes)
         return too_large(err, "page_ops", i, "from", op->from,
                          (l->state_bytes + l->page_bytes - 1) / l->page_bytes);
-    return check_host_offset(l, s, i, err);
+    return check_host_offset(l, s, i, l->page_bytes, err);
 }
 
 static int check_page_ops(const struct step_limits *l, const struct step *s, struct error *err)
@@ -192,8 +199,13 @@ static int check_edits(const struct step_checker *c, const struct step *s, struc
             return too_large(err, "edits", i, "slot", e->slot, c->limits.n_slots);
         if (e->index >= c->pages_per_slot)
             return too_large(err, "edits", i, "index", e->index, c->pages_per_slot);
-        if (e->page >= c->limits.n_pages)
-            return too_large(err, "edits", i, "page", e->page, c->limits.n_pages);
+        uint64_t n_pages = c->limits.n_pages, n = n_pages + c->limits.n_windows;
+        if (e->page >= n_pages)
+            return too_large(err, "edits", i, "page", e->page, n_pages);
+        if (c->limits.n_windows && e->window >= n)
+            return too_large(err, "edits", i, "window", e->window, n);
+        if (c->limits.n_windows && e->window && e->window < n_pages)
+            return error_set(err, -EINVAL, "step: edits[%u].window is %u, a page", i, e->window);
     }
     return 0;
 }

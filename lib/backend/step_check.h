@@ -10,10 +10,12 @@
 
 struct step_limits {
     uint32_t n_slots, n_ctx, n_vocab, n_pages, max_rows;
+    uint32_t n_windows; /* window pages, numbered behind the pages; 0: there are none */
     bool recurrent; /* a slot's rows stand together, and follow one another from position 0 or a state on */
     uint32_t n_states;    /* recurrent states of slots and snapshots; 0: there are no operations on them */
     uint64_t state_bytes; /* of one state */
     uint64_t transfer_bytes, page_bytes; /* bytes of the host's transfer buffer, and of a page in it */
+    uint64_t window_bytes;               /* of a window page, the last bytes of a page */
 };
 
 struct step_checker; /* opaque: the fields are in step_check.c */

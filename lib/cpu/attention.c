@@ -122,6 +122,11 @@ void attend_rope(const struct attend *a, uint32_t row, float *x, uint32_t n_head
         a->ops->rope(x + (size_t)h * a->kv.head_dim, a->cosines + at, a->sines + at, a->rope_dim, a->neox);
 }
 
+static const uint32_t *table_of(const struct attend *a, uint32_t slot)
+{
+    return a->windowed ? slots_windows(a->slots, slot) : slots_table(a->slots, slot);
+}
+
 static uint8_t *tile_of(const struct attend *a, uint32_t page, uint32_t layer, uint32_t kv_head,
                         enum kv_which which)
 {
@@ -132,7 +137,7 @@ void attend_append(const struct attend *a, uint32_t layer, uint32_t row, uint32_
                    const float *v)
 {
     const struct step_row *r = &a->step->rows[row];
-    uint32_t page = slots_table(a->slots, r->slot)[r->pos / KV_PAGE_TOKENS], t = r->pos % KV_PAGE_TOKENS;
+    uint32_t page = table_of(a, r->slot)[r->pos / KV_PAGE_TOKENS], t = r->pos % KV_PAGE_TOKENS;
     if (r->flags & STEP_ROW_CACHED) /* others may read the page at this moment */
         return;
     a->ops->append(&a->kv, &a->order, tile_of(a, page, layer, kv_head, KV_KEYS), KV_KEYS, t, k);
@@ -142,7 +147,7 @@ void attend_append(const struct attend *a, uint32_t layer, uint32_t row, uint32_
 void attend_fetch(const struct attend *a, uint32_t layer, uint32_t row, uint32_t kv_head)
 {
     const struct step_row *r = &a->step->rows[row];
-    uint32_t page = slots_table(a->slots, r->slot)[r->pos / KV_PAGE_TOKENS], t = r->pos % KV_PAGE_TOKENS;
+    uint32_t page = table_of(a, r->slot)[r->pos / KV_PAGE_TOKENS], t = r->pos % KV_PAGE_TOKENS;
     a->ops->append_fetch(&a->kv, tile_of(a, page, layer, kv_head, KV_KEYS), KV_KEYS, t);
     a->ops->append_fetch(&a->kv, tile_of(a, page, layer, kv_head, KV_VALUES), KV_VALUES, t);
 }
@@ -239,7 +244,7 @@ static void fold_page(const struct walk *w, uint32_t index, const struct ops_pag
 static void fold_pages(const struct walk *w, uint32_t first, uint32_t end)
 {
     const struct attend *a = w->a;
-    const uint32_t *table = slots_table(a->slots, w->rows[0].slot);
+    const uint32_t *table = table_of(a, w->rows[0].slot);
     uint32_t last = w->rows[w->group->n - 1].pos / KV_PAGE_TOKENS, head = w->kv_head;
     uint32_t seen = first_seen(a, w->rows[0].pos) / KV_PAGE_TOKENS;
     for (uint32_t i = first > seen ? first : seen; i < end && i <= last; i++) {

@@ -26,6 +26,7 @@ struct attend {
     const struct ops *ops;
     struct kv_layout kv; /* `layer` below is the number of a layer's cache in it */
     uint8_t *pages;      /* the cache */
+    bool windowed;       /* it is that of the window pages */
     struct ops_order order;
     uint32_t n_heads, ratio, max_rows_per_group, max_splits;
     uint32_t rope_dim;

@@ -157,41 +157,58 @@ static void do_part_op(struct decoder *d, const struct step_page_op *op, size_t 
     }
 }
 
+/* A page or window page, by its number in steps, and its size. */
+static uint8_t *page_at(const struct decoder *d, uint32_t number, size_t *size)
+{
+    const struct kv_plan *p = &d->plan;
+    bool window = number >= p->n_pages;
+    *size = window ? p->window_bytes : p->page_bytes;
+    return window ? (uint8_t *)d->windows.data + (number - p->n_pages) * p->window_bytes
+                  : (uint8_t *)d->kv.data + number * p->page_bytes;
+}
+
+static void do_page_op(const struct decoder *d, const struct step_page_op *op)
+{
+    size_t size;
+    uint8_t *page = page_at(d, op->page, &size);
+    uint8_t *host = (uint8_t *)d->transfer.data + (size_t)op->host_offset * 64;
+    if (op->kind == STEP_PAGE_COPY)
+        memmove(page, page_at(d, op->from, &size), size);
+    else if (op->kind == STEP_PAGE_EXPORT)
+        memcpy(host, page, size);
+    else if (op->kind == STEP_PAGE_IMPORT)
+        memcpy(page, host, size);
+    else
+        memset(page, 0, size);
+}
+
 static void do_page_ops(struct decoder *d, const struct step *step)
 {
-    size_t size = kv_page_size(decoder_kv(d));
-    uint8_t *pages = d->kv.data, *host = d->transfer.data;
-    for (uint32_t i = 0; i < step->n_page_ops && pages; i++) {
+    for (uint32_t i = 0; i < step->n_page_ops && d->kv.data; i++) {
         const struct step_page_op *op = &step->page_ops[i];
-        uint8_t *page = pages + op->page * size;
         if (op->kind == STEP_STATE_LOAD || op->kind == STEP_STATE_SAVE)
             continue; /* delta_plan() */
         if (op->kind > STEP_STATE_SAVE)
-            do_part_op(d, op, size);
-        else if (op->kind == STEP_PAGE_COPY)
-            memmove(page, pages + op->from * size, size);
-        else if (op->kind == STEP_PAGE_EXPORT)
-            memcpy(host + (size_t)op->host_offset * 64, page, size);
-        else if (op->kind == STEP_PAGE_IMPORT)
-            memcpy(page, host + (size_t)op->host_offset * 64, size);
+            do_part_op(d, op, kv_page_size(&d->whole));
         else
-            memset(page, 0, size);
+            do_page_op(d, op);
     }
 }
 
 static void count_pages(struct decoder *d, const struct step *step)
 {
-    uint64_t n = d->pages_used;
-    for (uint32_t i = 0; i < step->n_edits; i++)
+    uint64_t n = d->pages_used, n_windows = d->windows_used;
+    for (uint32_t i = 0; i < step->n_edits; i++) {
+        uint64_t window = step->edits[i].window + UINT64_C(1);
         n = step->edits[i].page >= n ? step->edits[i].page + 1u : n;
+        n_windows = window > d->plan.n_pages + n_windows ? window - d->plan.n_pages : n_windows;
+    }
     d->pages_used = n;
+    d->windows_used = n_windows;
     if (d->ahead)
-        ahead_use(d->ahead, n * kv_page_size(decoder_kv(d)));
-}
-
-const struct kv_layout *decoder_kv(const struct decoder *d)
-{
-    return &d->attend[0].kv;
+        ahead_use(d->ahead, n * d->plan.page_bytes);
+    if (d->windows_ahead)
+        ahead_use(d->windows_ahead, n_windows * d->plan.window_bytes);
 }
 
 void decoder_begin_step(struct decoder *d, const struct step *step)
@@ -469,25 +486,29 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .tuning = d->tuning.info.source ? &d->tuning.info : NULL,
         .max_rows = STEP_MAX_ROWS,
         .rows_together = rows_together(d),
-        .n_pages = d->n_pages,
+        .n_pages = d->plan.n_pages,
+        .n_windows = d->plan.n_windows,
+        .window = d->plan.window,
+        .window_bytes = d->plan.window_bytes,
         .shares_pages = d->cfg.arithmetic != BACKEND_EXACT,
         .recurrent = d->delta.n_layers > 0,
         .n_snapshots = d->n_snapshots,
         .state_size = state_size,
         .state_bytes = d->delta.states.data ? state_size * (d->cfg.n_slots + d->n_snapshots) : 0,
         .default_step_ms = 50,
-        .kv = *decoder_kv(d),
+        .kv = d->whole,
         .kv_order = ATTEND_KV_ORDER,
         .weights_sum = d->exact ? exact_weights_sum(d->exact) : d->weights.sum,
         .memory_used = d->weights.block.size + d->delta.states.size + d->delta.taps.size + scratch +
-                       (d->ahead ? ahead_taken(d->ahead) : 0),
+                       (d->ahead ? ahead_taken(d->ahead) : 0) +
+                       (d->windows_ahead ? ahead_taken(d->windows_ahead) : 0),
         .scratch_bytes = scratch,
         .launches = d->cfg.eager ? 0 : 1, /* of the team; eager: the executor counts */
         .steps = atomic_load_explicit(&d->steps, memory_order_relaxed),
         .busy_ns = atomic_load_explicit(&d->busy_ns, memory_order_relaxed),
         .ops_per_step = d->program ? d->program->n_ops : 0,
         .transfer = d->transfer.data,
-        .transfer_bytes = d->transfer.data ? kv_page_size(decoder_kv(d)) * STEP_MAX_PAGE_OPS : 0,
+        .transfer_bytes = d->transfer.data ? kv_page_size(&d->whole) * STEP_MAX_PAGE_OPS : 0,
         .heartbeat_ns = last_beat(d),
         .state = atomic_load_explicit(&d->state, memory_order_relaxed),
     };

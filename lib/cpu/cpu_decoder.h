@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "backend/trace.h"
 #include "model/graph.h"
+#include "model/kv_plan.h"
 #include "base/memory.h"
 #include "cpu/matmul/team_experts.h"
 #include "cpu/matmul/team_heads.h"
@@ -54,8 +55,8 @@ struct decoder {
     const struct program *program;
     const struct graph *graph;
     struct weights weights;
-    struct memory_block kv, scratch, transfer, rope;
-    struct ahead *ahead; /* prefault of kv */
+    struct memory_block kv, windows, scratch, transfer, rope; /* windows: the window pages */
+    struct ahead *ahead, *windows_ahead;                      /* prefault of kv and windows */
     struct slots slots;
     struct step_checker *checker;
     struct attend attend[MODEL_MAX_KINDS]; /* of the model's kinds of attention */
@@ -66,7 +67,9 @@ struct decoder {
     struct rows buffers[PROGRAM_N_BUFFERS];
     struct eager *eager; /* if cfg.eager with int8 */
     struct exact *exact; /* if cfg.eager with exact */
-    uint32_t n_vocab, n_pages;
+    uint32_t n_vocab;
+    struct kv_layout whole;  /* a page of all layers, as pages are exchanged */
+    struct kv_plan plan;     /* the KV cache; arithmetic exact: n_pages alone */
     uint32_t n_snapshots;    /* recurrent states beside those of the slots */
     struct trace trace;      /* of the newest step with rows; closed: none is wanted */
     _Atomic uint64_t *op_ns; /* [n_ops]: time that each op of the program has taken so far */
@@ -88,17 +91,14 @@ struct decoder {
     bool fresh_logits;   /* the logits buffer belongs to that step */
 
     _Atomic uint64_t steps, busy_ns, heartbeat_ns;
-    uint64_t pages_used;          /* pages of the KV cache in use, counted from the first */
-    _Atomic uint64_t pieces_seen; /* team_progress() at the last info() */
+    uint64_t pages_used, windows_used; /* pages of the KV cache in use, counted from the first */
+    _Atomic uint64_t pieces_seen;      /* team_progress() at the last info() */
     _Atomic uint32_t state;
 };
 
 /* Sets heartbeat_ns, at every op and dispatch; returns the time. Inside an op, which may take seconds on a
  * slow machine, the pieces of work that members take count as progress; none is taken while all wait. */
 uint64_t decoder_beat(struct decoder *d);
-
-/* The layout of the pages: that of kind 0. */
-const struct kv_layout *decoder_kv(const struct decoder *d);
 
 /* Applies page operations, table edits, settings and tokens of a step; then its rows may run. */
 void decoder_begin_step(struct decoder *d, const struct step *step);

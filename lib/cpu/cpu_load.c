@@ -128,21 +128,26 @@ static uint32_t slot_pages(const struct decoder *d)
 
 #define MIB(bytes) ((double)(bytes) / (1 << 20))
 
-/* Sets the number of pages: those that fit into kv_memory or, by default, into a quarter of the memory, at
- * most every slot's whole context. */
-static int choose_pages(struct decoder *d, struct error *err)
+/* Divides the KV cache: kv_memory or, by default, a quarter of the memory, at most every slot's whole
+ * context. */
+static int choose_pages(struct decoder *d, const struct model_config *c, struct error *err)
 {
-    uint64_t page = kv_page_size(decoder_kv(d)), all = (uint64_t)d->cfg.n_slots * slot_pages(d);
-    uint64_t available = memory_available(), wanted = d->cfg.kv_memory;
-    if (!wanted)
-        wanted = all * page < available / 4 ? all * page : available / 4;
-    if (wanted < page)
+    struct kv_plan_config cfg = {.kv_type = (uint32_t)d->cfg.kv_type,
+                                 .n_slots = d->cfg.n_slots,
+                                 .n_ctx = d->cfg.n_ctx,
+                                 .rows_in_flight = d->cfg.steps_in_flight * STEP_MAX_ROWS,
+                                 .limit = d->cfg.kv_memory ? d->cfg.kv_memory : memory_available() / 4,
+                                 .whole = d->cfg.kv_memory > 0};
+    d->plan = kv_plan_of(c, &cfg);
+    if (d->plan.n_pages == 0)
         return error_set(err, d->cfg.kv_memory ? -EINVAL : -ENOMEM,
                          "%sthe KV cache may take %llu bytes, one page of %u tokens takes %llu",
-                         d->cfg.kv_memory ? "kv_memory: " : "", (unsigned long long)wanted, KV_PAGE_TOKENS,
-                         (unsigned long long)page);
-    uint64_t n = wanted / page;
-    d->n_pages = n < UINT32_MAX ? (uint32_t)n : UINT32_MAX - 1;
+                         d->cfg.kv_memory ? "kv_memory: " : "", (unsigned long long)cfg.limit, KV_PAGE_TOKENS,
+                         (unsigned long long)kv_page_size(&d->whole));
+    for (uint32_t i = 0; i < c->n_kinds; i++) {
+        d->attend[i].kv = kv_plan_layout(c, &d->plan, i, cfg.kv_type);
+        d->attend[i].windowed = d->plan.n_windows && c->kinds[i].window;
+    }
     return 0;
 }
 
@@ -154,7 +159,7 @@ static void choose_snapshots(struct decoder *d)
     uint64_t size = delta_state_size(&d->delta.shape, d->delta.n_layers), n = SNAPSHOTS_LEAST;
     if (size == 0)
         return;
-    uint64_t beside = d->n_pages * (uint64_t)kv_page_size(decoder_kv(d)) / 4 / size;
+    uint64_t beside = kv_plan_size(&d->plan) / 4 / size;
     uint64_t room = memory_available() / 8 / size;
     n = n > beside ? n : beside;
     n = n < room ? n : room;
@@ -183,7 +188,7 @@ static int check_fit(struct decoder *d, struct error *err)
         return rc;
     struct scratch counted = {0};
     place_scratch(d, &counted);
-    uint64_t kv = d->n_pages * (uint64_t)kv_page_size(decoder_kv(d)), available = memory_available();
+    uint64_t kv = kv_plan_size(&d->plan), available = memory_available();
     uint64_t rope = sizeof(float) * (uint64_t)all_table_floats(d, model_config(d->graph->model));
     uint64_t states = delta_size(&d->delta.shape, d->delta.n_layers, d->cfg.n_slots + d->n_snapshots);
     uint64_t needed = weights + counted.used + rope + kv + states;
@@ -264,6 +269,7 @@ static int set_shape(struct decoder *d, const struct model_config *c, struct err
                              c->kinds[i].head_dim, OPS_MAX_HEAD_DIM);
         set_kind(d, c, i);
     }
+    d->whole = model_kv_layout(c, 0, d->cfg.kv_type);
     d->delta.ops = d->ops;
     d->delta.shape = c->delta;
     d->delta.n_layers = c->n_recurrent;
@@ -281,23 +287,28 @@ static int take_slots(struct decoder *d, uint64_t transfer_bytes, struct error *
         .n_slots = d->cfg.n_slots,
         .n_ctx = d->cfg.n_ctx,
         .n_vocab = d->n_vocab,
-        .n_pages = d->n_pages,
+        .n_pages = d->plan.n_pages,
+        .n_windows = d->plan.n_windows,
+        .window_bytes = d->plan.window_bytes,
         .max_rows = STEP_MAX_ROWS,
         .recurrent = d->delta.n_layers > 0,
         .n_states =
             d->delta.n_layers && d->cfg.arithmetic != BACKEND_EXACT ? d->cfg.n_slots + d->n_snapshots : 0,
         .state_bytes = delta_state_size(&d->delta.shape, d->delta.n_layers),
         .transfer_bytes = transfer_bytes,
-        .page_bytes = kv_page_size(decoder_kv(d)),
+        .page_bytes = kv_page_size(&d->whole),
     };
     int rc = step_checker_open(&d->checker, &limits, err);
-    return rc < 0 ? rc : slots_open(&d->slots, d->cfg.n_slots, d->cfg.n_ctx, err);
+    if (rc == 0)
+        rc = slots_open(&d->slots, d->cfg.n_slots, d->cfg.n_ctx, err);
+    d->slots.n_pages = d->plan.n_windows ? d->plan.n_pages : 0;
+    return rc;
 }
 
 /* The reference executor has a cache of its own; this allocates what sampling needs. */
 static int load_exact(struct decoder *d, struct error *err)
 {
-    d->n_pages = d->cfg.n_slots * slot_pages(d);
+    d->plan.n_pages = d->cfg.n_slots * slot_pages(d);
     int rc = take_slots(d, 0, err);
     if (rc == 0)
         rc = memory_take(&d->scratch, sampler_scratch_size(d->n_vocab), "sampler", err);
@@ -308,10 +319,29 @@ static int load_exact(struct decoder *d, struct error *err)
     return rc;
 }
 
+/* A block of the KV cache, whose pages are touched one by one. */
+static int take_pages(struct memory_block *block, struct ahead **ahead, uint64_t size, struct error *err)
+{
+    int rc = memory_take(block, size, "the KV cache", err);
+    if (rc < 0)
+        return rc;
+    memory_promise(block);
+    return ahead_open(ahead, block, err);
+}
+
+static int take_cache(struct decoder *d, struct error *err)
+{
+    const struct kv_plan *p = &d->plan;
+    int rc = take_pages(&d->kv, &d->ahead, p->n_pages * p->page_bytes, err);
+    if (rc == 0 && p->n_windows)
+        rc = take_pages(&d->windows, &d->windows_ahead, p->n_windows * p->window_bytes, err);
+    return rc;
+}
+
 static int load_int8(struct decoder *d, const struct model_config *c, struct error *err)
 {
-    uint64_t page = kv_page_size(decoder_kv(d)), transfer = page * STEP_MAX_PAGE_OPS;
-    int rc = choose_pages(d, err);
+    uint64_t transfer = kv_page_size(&d->whole) * STEP_MAX_PAGE_OPS;
+    int rc = choose_pages(d, c, err);
     if (rc == 0) {
         choose_snapshots(d);
         rc = check_fit(d, err);
@@ -324,11 +354,7 @@ static int load_int8(struct decoder *d, const struct model_config *c, struct err
     if (rc == 0)
         rc = delta_open(&d->delta, d->graph, &d->weights, d->cfg.n_slots + d->n_snapshots, err);
     if (rc == 0)
-        rc = memory_take(&d->kv, d->n_pages * page, "the KV cache", err);
-    if (rc == 0) {
-        memory_promise(&d->kv); /* its pages are touched one by one */
-        rc = ahead_open(&d->ahead, &d->kv, err);
-    }
+        rc = take_cache(d, err);
     if (rc == 0)
         rc = memory_take(&d->transfer, transfer, "page transfers", err);
     if (rc == 0)
@@ -340,7 +366,7 @@ static int load_int8(struct decoder *d, const struct model_config *c, struct err
     if (rc == 0 && d->cfg.eager)
         rc = eager_open(d, err);
     for (uint32_t i = 0; i < c->n_kinds; i++)
-        d->attend[i].pages = d->kv.data;
+        d->attend[i].pages = d->attend[i].windowed ? d->windows.data : d->kv.data;
     return rc;
 }
 
@@ -361,9 +387,11 @@ void decoder_unload(struct decoder *d)
 {
     weights_close(&d->weights);
     ahead_close(d->ahead);
-    d->ahead = NULL;
+    ahead_close(d->windows_ahead);
+    d->ahead = d->windows_ahead = NULL;
     delta_close(&d->delta);
     memory_give(&d->kv);
+    memory_give(&d->windows);
     memory_give(&d->scratch);
     memory_give(&d->transfer);
     memory_give(&d->rope);

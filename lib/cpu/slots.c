@@ -11,9 +11,10 @@ int slots_open(struct slots *s, uint32_t n_slots, uint32_t n_ctx, struct error *
     s->pages_per_slot = (uint32_t)(((uint64_t)n_ctx + 63) / 64);
     s->slot = calloc(n_slots, sizeof *s->slot);
     s->tables = calloc((size_t)n_slots * s->pages_per_slot, sizeof *s->tables);
+    s->windows = calloc((size_t)n_slots * s->pages_per_slot, sizeof *s->windows);
     s->history = calloc((size_t)n_slots * n_ctx, sizeof *s->history);
     s->biases = calloc((size_t)n_slots * STEP_MAX_BIAS, sizeof *s->biases);
-    if (!s->slot || !s->tables || !s->history || !s->biases) {
+    if (!s->slot || !s->tables || !s->windows || !s->history || !s->biases) {
         slots_close(s);
         return error_set(err, -ENOMEM, "%u slots of %u tokens: out of memory", n_slots, n_ctx);
     }
@@ -26,6 +27,7 @@ void slots_close(struct slots *s)
 {
     free(s->slot);
     free(s->tables);
+    free(s->windows);
     free(s->history);
     free(s->biases);
     *s = (struct slots){0};
@@ -49,7 +51,9 @@ void slots_apply(struct slots *s, const struct step *step)
     for (uint32_t i = 0; i < step->n_edits; i++) {
         const struct step_table_edit *e = &step->edits[i];
         assert(e->slot < s->n_slots && e->index < s->pages_per_slot);
-        s->tables[(size_t)e->slot * s->pages_per_slot + e->index] = e->page;
+        size_t at = (size_t)e->slot * s->pages_per_slot + e->index;
+        s->tables[at] = e->page;
+        s->windows[at] = e->window > s->n_pages ? e->window - s->n_pages : 0;
     }
     for (uint32_t i = 0; i < step->n_slots; i++)
         slot_take(s, step, &step->slots[i]);

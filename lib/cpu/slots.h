@@ -20,6 +20,8 @@ struct slots {
     uint32_t n_slots, n_ctx, pages_per_slot;
     struct slot *slot;        /* [n_slots] */
     uint32_t *tables;         /* [n_slots][pages_per_slot] */
+    uint32_t *windows;        /* the same of window pages, counted from the first of them */
+    uint32_t n_pages;         /* window pages are numbered from here on in steps; 0 without them */
     int32_t *history;         /* [n_slots][n_ctx], by position; touched on use */
     struct step_bias *biases; /* [n_slots][STEP_MAX_BIAS] */
 };
@@ -35,6 +37,11 @@ void slots_take_rows(struct slots *s, const struct step *step, int32_t *tokens);
 static inline const uint32_t *slots_table(const struct slots *s, uint32_t slot)
 {
     return s->tables + (size_t)slot * s->pages_per_slot;
+}
+
+static inline const uint32_t *slots_windows(const struct slots *s, uint32_t slot)
+{
+    return s->windows + (size_t)slot * s->pages_per_slot;
 }
 
 static inline const int32_t *slots_history(const struct slots *s, uint32_t slot)

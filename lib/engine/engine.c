@@ -96,7 +96,14 @@ static int configure(struct engine *e, const struct engine_config *cfg, struct e
     e->rows_together =
         info.rows_together < ENGINE_PREFILL_BESIDE ? info.rows_together : ENGINE_PREFILL_BESIDE;
     e->n_vocab = executor_program(e->x) ? executor_program(e->x)->n_vocab : 0;
-    e->kv_bytes = info.n_pages * (uint64_t)kv_page_size(&info.kv);
+    e->n_windows = info.n_windows;
+    e->kv_bytes =
+        info.n_pages * (kv_page_size(&info.kv) - info.window_bytes) + info.n_windows * info.window_bytes;
+    uint64_t windows =
+        (uint64_t)cfg->n_slots * kv_windows_of(info.window, cfg->steps_in_flight * e->max_rows);
+    if (info.n_windows && info.n_windows < windows)
+        return error_set(err, -EINVAL, "backend %s has %u window pages, %u slots need %llu", info.name,
+                         info.n_windows, cfg->n_slots, (unsigned long long)windows);
     e->pages_total = info.n_pages;
     e->last_id = e->retired = info.steps; /* an earlier engine may have used the executor */
     struct kv_cache_config kv = {
@@ -105,6 +112,8 @@ static int configure(struct engine *e, const struct engine_config *cfg, struct e
         .n_ctx = e->n_ctx,
         .max_hit = ENGINE_MAX_HIT,
         .n_snapshots = info.n_snapshots,
+        .n_windows = info.n_windows,
+        .window = info.window,
     };
     int rc = engine_disk_open(e, err);
     kv.keep = e->disk != NULL;

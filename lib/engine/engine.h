@@ -224,7 +224,9 @@ struct engine_stats {
     uint64_t steps_saved;                     /* steps that the same tokens would have needed in addition */
     uint64_t draft_requests, turned_off;      /* requests with draft rows; requests that stopped drafting */
     uint32_t pages_total, pages_used, pages_cached; /* used: held by a live sequence; cached: evictable */
-    bool has_disk;                                  /* the disk_ fields are valid */
+    /* Pages of the layers with windows, where they are apart: kept for a window, or for the prefix cache. */
+    uint32_t windows_total, windows_used, windows_cached;
+    bool has_disk; /* the disk_ fields are valid */
     uint64_t disk_pages, disk_bytes, disk_hits, disk_spilled, disk_errors;
     uint64_t kv_bytes;
     double prompt_tokens_per_s, tokens_per_s; /* over the last ten seconds */

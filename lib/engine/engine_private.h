@@ -42,7 +42,7 @@ struct sequence {
     uint32_t first;     /* of a choice: the slot of the first choice, whose prompt it waits for */
     uint32_t n_waiting; /* of a first choice: the number of choices that wait for its prompt */
     bool forked;        /* another sequence computed its prompt */
-    bool copies;        /* its first row needs a copy of page copy_from */
+    bool copies;        /* its first row needs a copy of page copy_from, and of its window page */
     uint32_t copy_from;
 
     uint32_t n_known; /* positions below it have keys and values: their rows only advance the state */
@@ -62,8 +62,10 @@ struct sequence {
     uint32_t restore_done;  /* pages below this index are there */
     /* Of a recurrent model: the pages from restore_parts on are the parts of the state behind restore_state
      * tokens. */
-    uint32_t restore_parts, restore_state, restore_all; /* restore_all: restore_end, before any failed */
-    uint32_t restore_snapshot;                          /* SNAPSHOT_NONE: there is none */
+    uint32_t restore_parts, restore_state;
+    uint32_t restore_all;      /* restore_end, before any failed */
+    uint32_t restore_window;   /* pages from this index on come with their window pages */
+    uint32_t restore_snapshot; /* SNAPSHOT_NONE: there is none */
     struct kv_key restore_state_key;
     uint64_t restore_ns;       /* when the last page arrived */
     struct kv_key restore_key; /* key of page restore_asked - 1 */
@@ -129,6 +131,7 @@ struct engine {
     uint32_t n_ctx, max_rows, n_vocab; /* n_vocab 0: unknown */
     uint32_t rows_together;            /* as the backend's, at most ENGINE_PREFILL_BESIDE */
     uint32_t n_pages;
+    uint32_t n_windows; /* window pages; 0: the backend has none */
     bool shares_pages;
     uint32_t n_snapshots; /* of recurrent states */
     bool recurrent;
@@ -188,6 +191,7 @@ struct engine {
     _Atomic uint64_t prompt_tokens, cached_tokens, generated_tokens, steps, heartbeat_ns;
     _Atomic uint64_t drafted, accepted, forced, draft_steps, steps_saved, draft_requests, turned_off;
     _Atomic uint32_t pages_total, pages_used, pages_cached, snapshots_kept;
+    _Atomic uint32_t windows_used, windows_cached;
     struct rate rates[RATE_SECONDS + 1];
 };
 
@@ -229,6 +233,18 @@ static inline bool engine_decodes(const struct sequence *q)
 static inline bool engine_prefills(const struct sequence *q)
 {
     return q->r && q->n_rows < q->r->n_prompt && q->first == NO_SLOT && !q->restoring;
+}
+
+/* The number by which steps name a window page; WINDOW_NONE: 0. */
+static inline uint32_t engine_window(const struct engine *e, uint32_t window)
+{
+    return window == WINDOW_NONE ? 0 : e->n_pages + window;
+}
+
+/* Operations of a step that move or copy a page with its window page. */
+static inline uint32_t engine_page_ops(const struct engine *e)
+{
+    return e->n_windows ? 2 : 1;
 }
 
 /* The functions below stand in order of calls: each file calls only itself and the files above it. */

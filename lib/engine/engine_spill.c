@@ -1,6 +1,11 @@
 /* engine_spill.c - see engine_spill.h. Each page in transit has a place in the backend's transfer buffer. A
  * state goes in parts as large as pages, which are files like them: successors of the page that the state is
- * behind, with ids that no token has. */
+ * behind, with ids that no token has.
+ *
+ * A page goes with its window page, if it still has it; else as a file of a name of its own, without those
+ * bytes (a bare page). A restore of such a model ends behind a page from which a sequence may begin: the
+ * window pages that its first row sees are there or in files. All pages are accepted together when the last
+ * has arrived. */
 #include "engine_spill.h"
 #include "kv/prefix_disk.h"
 
@@ -34,8 +39,8 @@ struct state_export {
 
 struct engine_disk {
     struct prefix_disk *disk;
-    uint8_t *bytes; /* the transfer buffer */
-    size_t page_bytes;
+    uint8_t *bytes;                  /* the transfer buffer */
+    size_t page_bytes, window_bytes; /* a whole page; its window page, the last bytes of it, or 0 */
     uint32_t n_places;
     struct transfer places[PLACES];
     uint32_t n_parts; /* of a recurrent state; 0: the model has none */
@@ -63,6 +68,7 @@ int engine_disk_open(struct engine *e, struct error *err)
     e->disk->disk = e->cfg.disk;
     e->disk->bytes = info.transfer;
     e->disk->page_bytes = page;
+    e->disk->window_bytes = info.n_windows ? (size_t)info.window_bytes : 0;
     e->disk->n_places = size / page < PLACES ? (uint32_t)(size / page) : PLACES;
     e->disk->n_parts = e->recurrent ? (uint32_t)((info.state_size + page - 1) / page) : 0;
     e->disk->seen_to = calloc(e->n_snapshots + 1, sizeof *e->disk->seen_to);
@@ -146,6 +152,14 @@ static struct kv_page_name name_of(const struct engine_request *r, struct kv_key
     return name;
 }
 
+/* The name of a page without its window page. */
+static struct kv_page_name bare_name(struct kv_page_name name)
+{
+    static const int32_t bare[KV_PAGE_TOKENS] = {-3};
+    name.key = kv_key_next(name.key, bare);
+    return name;
+}
+
 /* The name of a part of the state behind a page. */
 static struct kv_page_name part_name(struct kv_key page, uint64_t salt, uint32_t part)
 {
@@ -179,6 +193,29 @@ static uint32_t pages_on_disk(const struct engine *e, const struct sequence *q, 
             break;
     }
     return n;
+}
+
+/* The same for a model with window pages. Each page is whole or bare; the last ones, whose window pages the
+ * row behind them sees, are whole, and their window pages and those that the sequence holds fit its share. */
+static uint32_t windows_on_disk(const struct engine *e, struct sequence *q, uint32_t n)
+{
+    struct kv_page_name name = {.key = q->restore_key};
+    uint32_t share = e->n_windows / e->cfg.n_slots, held = kv_cache_n_windows(e->kv, q->r->slot);
+    uint32_t found = n, first_whole = n;
+    for (uint32_t i = n, max = most_pages(q->r); i < max; i++) {
+        name = name_of(q->r, name.key, i);
+        bool whole = prefix_disk_has(e->disk->disk, name.key);
+        if (!whole && !prefix_disk_has(e->disk->disk, bare_name(name).key))
+            break;
+        first_whole = whole ? first_whole : i + 1;
+        uint32_t first = kv_cache_first_window(e->kv, (i + 1) * KV_PAGE_TOKENS);
+        first = first > n ? first : n; /* the sequence holds those before */
+        if (first < first_whole || held + i + 1 - first > share)
+            continue;
+        found = i + 1;
+        q->restore_window = first;
+    }
+    return found;
 }
 
 /* Finds the last state on the disk whose pages are there or in memory, behind the one that the sequence
@@ -222,19 +259,27 @@ void engine_disk_begin(struct engine *e, uint32_t slot, uint64_t now_ns)
     q->restore_key = kv_cache_key(e->kv, slot);
     q->restore_parts = UINT32_MAX;
     q->restore_asked = q->restore_sent = q->restore_done = n;
-    q->restore_end = q->restore_all = e->recurrent ? begin_state(e, q, n) : pages_on_disk(e, q, n);
+    if (e->n_windows)
+        q->restore_end = windows_on_disk(e, q, n);
+    else
+        q->restore_end = e->recurrent ? begin_state(e, q, n) : pages_on_disk(e, q, n);
+    q->restore_all = q->restore_end;
     q->restore_ns = now_ns;
     q->restoring = q->restore_end > n;
 }
 
-/* The name of the next item that the sequence asks for: a page of its prompt, or a part of its state. */
-static struct kv_page_name next_name(struct sequence *q, uint32_t index)
+/* The job of reading the next item that the sequence asks for: a page of its prompt, or a part of its state.
+ */
+static struct prefix_job next_job(const struct engine_disk *d, struct sequence *q, uint32_t index)
 {
     if (index >= q->restore_parts)
-        return part_name(q->restore_state_key, q->r->salt, index - q->restore_parts);
-    struct kv_page_name name = name_of(q->r, q->restore_key, index);
+        return (struct prefix_job){.name =
+                                       part_name(q->restore_state_key, q->r->salt, index - q->restore_parts)};
+    struct kv_page_name name = name_of(q->r, q->restore_key, index), bare = bare_name(name);
     q->restore_key = name.key;
-    return name;
+    if (d->window_bytes && index < q->restore_window && prefix_disk_has(d->disk, bare.key))
+        return (struct prefix_job){.name = bare, .n_bytes = d->page_bytes - d->window_bytes};
+    return (struct prefix_job){.name = name};
 }
 
 /* Submits reads of the sequence's next pages while there are free places. */
@@ -245,7 +290,8 @@ static void ask(struct engine *e, struct sequence *q)
     while (q->restore_asked < q->restore_end && (t = find_place(d))) {
         *t = (struct transfer){
             .state = READING, .slot = q->r->slot, .admitted = q->admitted, .index = q->restore_asked++};
-        t->job = (struct prefix_job){.name = next_name(q, t->index), .bytes = bytes_of(d, t)};
+        t->job = next_job(d, q, t->index);
+        t->job.bytes = bytes_of(d, t);
         prefix_disk_submit(d->disk, &t->job);
     }
 }
@@ -286,11 +332,26 @@ static void note_cached(struct engine *e, struct sequence *q, uint32_t n)
     e->room = true; /* a queued request may wait for these pages */
 }
 
+/* The sequence begins behind the imported pages, if all have come; else it computes their tokens. */
+static void end_windows(struct engine *e, struct sequence *q, uint32_t slot)
+{
+    uint32_t end = q->restore_end * KV_PAGE_TOKENS, n = end - q->n_done;
+    if (q->restore_done < q->restore_all) {
+        kv_cache_import_failed(e->kv, slot);
+        return;
+    }
+    kv_cache_accept(e->kv, slot, q->r->prompt + q->n_done, n);
+    q->n_rows = q->n_done = end;
+    note_cached(e, q, n);
+}
+
 /* Ends a restore that has all that will come. The sequence begins with the state, if all its parts have. */
 static void end_restore(struct engine *e, struct sequence *q, uint32_t slot)
 {
     uint32_t snapshot = q->restore_snapshot, before = q->n_done;
     q->restoring = false;
+    if (e->n_windows)
+        end_windows(e, q, slot);
     q->restore_snapshot = SNAPSHOT_NONE;
     if (snapshot == SNAPSHOT_NONE)
         return;
@@ -317,13 +378,32 @@ static void move_restores(struct engine *e, uint64_t now_ns)
     }
 }
 
-static struct step_page_op import_op(struct engine *e, const struct sequence *q, uint32_t slot,
-                                     const struct transfer *t)
+/* Adds the operations that move a page and its window page, or WINDOW_NONE. */
+static void move_page(struct engine *e, const struct transfer *t, uint32_t kind, uint32_t page,
+                      uint32_t window)
 {
-    if (t->index >= q->restore_parts)
-        return part_op(e, t, STEP_STATE_IMPORT, q->restore_snapshot, t->index - q->restore_parts);
-    kv_cache_grow(e->kv, slot, (t->index + 1) * KV_PAGE_TOKENS);
-    return page_op(e->disk, t, STEP_PAGE_IMPORT, kv_cache_page(e->kv, slot, t->index));
+    struct step *s = &e->step;
+    const struct engine_disk *d = e->disk;
+    struct step_page_op op = page_op(d, t, kind, page);
+    s->page_ops[s->n_page_ops++] = op;
+    if (window == WINDOW_NONE)
+        return;
+    op.page = engine_window(e, window);
+    op.host_offset += (uint32_t)((d->page_bytes - d->window_bytes) / 64);
+    s->page_ops[s->n_page_ops++] = op;
+}
+
+static void import(struct engine *e, const struct sequence *q, uint32_t slot, const struct transfer *t)
+{
+    if (t->index >= q->restore_parts) {
+        e->step.page_ops[e->step.n_page_ops++] =
+            part_op(e, t, STEP_STATE_IMPORT, q->restore_snapshot, t->index - q->restore_parts);
+        return;
+    }
+    bool window = e->n_windows && t->index >= q->restore_window;
+    kv_cache_grow_import(e->kv, slot, t->index, window);
+    move_page(e, t, STEP_PAGE_IMPORT, kv_cache_page(e->kv, slot, t->index),
+              window ? kv_cache_window(e->kv, slot, t->index) : WINDOW_NONE);
 }
 
 static void build_imports(struct engine *e)
@@ -332,9 +412,9 @@ static void build_imports(struct engine *e)
     for (uint32_t slot = 0; slot < e->cfg.n_slots; slot++) {
         struct sequence *q = &e->seqs[slot];
         struct transfer *t;
-        while (q->r && q->restoring && s->n_page_ops < STEP_MAX_PAGE_OPS &&
+        while (q->r && q->restoring && s->n_page_ops + engine_page_ops(e) <= STEP_MAX_PAGE_OPS &&
                (t = find_page(e, q, q->restore_sent, READY))) {
-            s->page_ops[s->n_page_ops++] = import_op(e, q, slot, t);
+            import(e, q, slot, t);
             t->state = IMPORTING;
             t->step = q->last_step = s->id;
             q->restore_sent++;
@@ -347,7 +427,7 @@ static void accept(struct engine *e, struct sequence *q, uint32_t slot, uint32_t
 {
     q->restore_ns = now_ns;
     q->restore_done = index + 1;
-    if (index < q->restore_parts) {
+    if (index < q->restore_parts && !e->n_windows) {
         kv_cache_accept(e->kv, slot, q->r->prompt + (size_t)index * KV_PAGE_TOKENS, KV_PAGE_TOKENS);
         if (e->recurrent) {
             q->n_known = (index + 1) * KV_PAGE_TOKENS;
@@ -394,13 +474,25 @@ static uint32_t exports_left(const struct engine *e)
     return n < most && prefix_disk_writes(e->disk->disk) ? most - n : 0;
 }
 
+/* Marks the page's file as used, if there is one: a whole page's serves a bare one. */
+static bool touch_page(struct engine_disk *d, const struct kv_page_name *name, bool bare)
+{
+    struct kv_page_name other = bare_name(*name);
+    return prefix_disk_touch(d->disk, name) || (bare && prefix_disk_touch(d->disk, &other));
+}
+
+static bool is_bare(const struct engine *e, uint32_t page)
+{
+    return e->n_windows && kv_cache_window_of(e->kv, page) == WINDOW_NONE;
+}
+
 /* Marks pages that are on the disk already as used there, instead of writing them again. */
 static void touch_pages(struct engine *e)
 {
     struct kv_page_name name;
     uint32_t page;
     for (uint32_t n = 0; n < TOUCHES && kv_cache_keep(e->kv, is_idle(e), &page, &name); n++) {
-        if (!prefix_disk_touch(e->disk->disk, &name))
+        if (!touch_page(e->disk, &name, is_bare(e, page)))
             return;
         kv_cache_kept(e->kv, page);
     }
@@ -413,14 +505,19 @@ static void build_exports(struct engine *e)
     struct kv_page_name name;
     struct transfer *t;
     uint32_t page;
-    for (uint32_t left = exports_left(e); left > 0 && s->n_page_ops < STEP_MAX_PAGE_OPS; left--) {
+    for (uint32_t left = exports_left(e); left > 0 && s->n_page_ops + engine_page_ops(e) <= STEP_MAX_PAGE_OPS;
+         left--) {
         touch_pages(e);
         if (!kv_cache_keep(e->kv, is_idle(e), &page, &name) || !(t = find_place(d)))
             return;
         kv_cache_kept(e->kv, page);
         *t = (struct transfer){.state = EXPORTING, .step = s->id};
         t->job = (struct prefix_job){.write = true, .name = name, .bytes = bytes_of(d, t)};
-        s->page_ops[s->n_page_ops++] = page_op(d, t, STEP_PAGE_EXPORT, page);
+        if (is_bare(e, page)) {
+            t->job.name = bare_name(name);
+            t->job.n_bytes = d->page_bytes - d->window_bytes;
+        }
+        move_page(e, t, STEP_PAGE_EXPORT, page, kv_cache_window_of(e->kv, page));
     }
 }
 

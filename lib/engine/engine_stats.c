@@ -23,6 +23,8 @@ void engine_publish_stats(struct engine *e)
     kv_cache_stats(e->kv, &kv);
     atomic_store_explicit(&e->pages_used, kv.used, memory_order_relaxed);
     atomic_store_explicit(&e->pages_cached, kv.cached, memory_order_relaxed);
+    atomic_store_explicit(&e->windows_used, kv.windows_used, memory_order_relaxed);
+    atomic_store_explicit(&e->windows_cached, kv.windows_cached, memory_order_relaxed);
     atomic_store_explicit(&e->snapshots_kept, kv.snapshots, memory_order_relaxed);
     atomic_store_explicit(&e->n_running, e->n_live, memory_order_relaxed);
 }
@@ -98,6 +100,9 @@ void engine_stats(const struct engine *e, struct engine_stats *out)
                                  .pages_total = LOAD(pages_total),
                                  .pages_used = LOAD(pages_used),
                                  .pages_cached = LOAD(pages_cached),
+                                 .windows_total = e->n_windows,
+                                 .windows_used = LOAD(windows_used),
+                                 .windows_cached = LOAD(windows_cached),
                                  .snapshots_total = e->n_snapshots,
                                  .snapshots_kept = LOAD(snapshots_kept),
                                  .kv_bytes = e->kv_bytes,

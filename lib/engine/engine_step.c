@@ -78,8 +78,11 @@ static void send_pages(struct engine *e, struct sequence *q, uint32_t slot, uint
     uint32_t end = kv_pages_for(q->n_rows + n);
     kv_cache_grow(e->kv, slot, q->n_rows + n);
     for (; q->n_table < end; q->n_table++)
-        s->edits[s->n_edits++] = (struct step_table_edit){
-            .slot = slot, .index = q->n_table, .page = kv_cache_page(e->kv, slot, q->n_table)};
+        s->edits[s->n_edits++] =
+            (struct step_table_edit){.slot = slot,
+                                     .index = q->n_table,
+                                     .page = kv_cache_page(e->kv, slot, q->n_table),
+                                     .window = engine_window(e, kv_cache_window(e->kv, slot, q->n_table))};
 }
 
 /* Sends the copy of the prompt's partial page, with which a fork begins. Page ops run before the step's rows,
@@ -87,9 +90,15 @@ static void send_pages(struct engine *e, struct sequence *q, uint32_t slot, uint
 static void send_copy(struct engine *e, struct sequence *q, uint32_t slot)
 {
     struct step *s = &e->step;
-    uint32_t to = kv_cache_page(e->kv, slot, kv_shared_pages(q->r->n_prompt));
+    uint32_t index = kv_shared_pages(q->r->n_prompt), to = kv_cache_page(e->kv, slot, index);
+    uint32_t window = kv_cache_copied_window(e->kv, slot);
     s->page_ops[s->n_page_ops++] =
         (struct step_page_op){.kind = STEP_PAGE_COPY, .page = to, .from = q->copy_from};
+    if (window != WINDOW_NONE)
+        s->page_ops[s->n_page_ops++] =
+            (struct step_page_op){.kind = STEP_PAGE_COPY,
+                                  .page = engine_window(e, kv_cache_window(e->kv, slot, index)),
+                                  .from = engine_window(e, window)};
     q->copies = false;
 }
 
@@ -156,7 +165,8 @@ static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint
 {
     struct step *s = &e->step;
     struct sequence *q = &e->seqs[slot];
-    if ((q->fresh && !settings_fit(s, q)) || (q->copies && s->n_page_ops == STEP_MAX_PAGE_OPS))
+    if ((q->fresh && !settings_fit(s, q)) ||
+        (q->copies && s->n_page_ops + engine_page_ops(e) > STEP_MAX_PAGE_OPS))
         return 0;
     n = n < e->max_rows - s->n_rows ? n : e->max_rows - s->n_rows;
     n = rows_with_pages(s, q, n);

@@ -1,64 +1,10 @@
-#include "kv_cache.h"
+#include "kv_cache_private.h"
 #include "base/hash.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define NONE UINT32_MAX
-
-struct page {
-    struct kv_key key;
-    uint64_t salt;
-    uint32_t holders;    /* sequences whose list names it */
-    uint32_t parent;     /* of a published page: the page before it, or NONE */
-    uint32_t n_children; /* published pages whose parent it is */
-    uint32_t chain;      /* next page of the same bucket, or NONE */
-    uint32_t snapshot;   /* of a published page: of the state behind it, or NONE */
-    uint32_t next, prev; /* eviction list (cached), or the free list (next only) */
-    bool published;
-    bool seen_to; /* it was kept once: only another hit lists it again */
-    uint8_t keep; /* enum keep: its list */
-    uint32_t keep_next, keep_prev;
-    int32_t ids[KV_PAGE_TOKENS];
-};
-
-enum keep { KEEP_NOT, KEEP_HIT, KEEP_RELEASED, KEEP_LISTS };
-
-struct ends { /* ends of a list of pages worth keeping */
-    uint32_t first, last;
-};
-
-struct page_list { /* of one sequence */
-    bool live, publish;
-    uint64_t salt;
-    struct kv_key key;   /* key of its last published page, or of the salt */
-    uint32_t n_pages;    /* acquired */
-    uint32_t n_reserved; /* still to be acquired */
-    uint32_t n_accepted; /* tokens */
-    uint32_t copied;     /* of a fork: the page that it copied, or NONE */
-    bool forked;         /* it has accepted no tokens itself: `key` is not known yet */
-    uint32_t snapshot;   /* with which it began, or NONE */
-    uint32_t n_state;    /* tokens that it has seen */
-    uint32_t *pages;     /* [max_pages] */
-};
-
-struct kv_cache {
-    uint32_t n_total, n_seqs, max_pages, max_hit;
-    uint32_t n_free, n_cached, n_reserved;
-    uint32_t free;           /* head of the free list */
-    uint32_t oldest, newest; /* ends of the eviction list */
-    bool keep;
-    struct snapshot_pool *snapshots;
-    struct ends kept[KEEP_LISTS];
-    uint32_t n_buckets; /* a power of two */
-    uint64_t seed;      /* of the buckets */
-    struct page *pages;
-    struct page_list *seqs;
-    uint32_t *buckets;
-    uint32_t *lists; /* [n_seqs * max_pages], the memory of sequence.pages */
-};
 
 /* ---- open and close ---- */
 
@@ -69,7 +15,18 @@ static void put_free(struct kv_cache *kv, uint32_t page)
     kv->n_free++;
 }
 
-static int take_memory(struct kv_cache *kv, uint32_t n_snapshots)
+static int take_window_memory(struct kv_cache *kv, uint32_t n_windows)
+{
+    kv->windows = window_pool_open(n_windows);
+    kv->window_lists = calloc((size_t)kv->n_seqs * kv->max_pages, sizeof *kv->window_lists);
+    if (!kv->windows || !kv->window_lists)
+        return -ENOMEM;
+    for (uint32_t i = 0; i < kv->n_seqs; i++)
+        kv->seqs[i].windows = kv->window_lists + (size_t)i * kv->max_pages;
+    return 0;
+}
+
+static int take_memory(struct kv_cache *kv, uint32_t n_snapshots, uint32_t n_windows)
 {
     kv->n_buckets = 16;
     while (kv->n_buckets < 2 * kv->n_total && kv->n_buckets < 1u << 30)
@@ -79,7 +36,9 @@ static int take_memory(struct kv_cache *kv, uint32_t n_snapshots)
     kv->buckets = malloc(kv->n_buckets * sizeof *kv->buckets);
     kv->lists = calloc((size_t)kv->n_seqs * kv->max_pages, sizeof *kv->lists);
     kv->snapshots = snapshot_pool_open(n_snapshots);
-    return kv->pages && kv->seqs && kv->buckets && kv->lists && kv->snapshots ? 0 : -ENOMEM;
+    if (!kv->pages || !kv->seqs || !kv->buckets || !kv->lists || !kv->snapshots)
+        return -ENOMEM;
+    return n_windows ? take_window_memory(kv, n_windows) : 0;
 }
 
 int kv_cache_open(struct kv_cache **out, const struct kv_cache_config *cfg, struct error *err)
@@ -96,10 +55,11 @@ int kv_cache_open(struct kv_cache **out, const struct kv_cache_config *cfg, stru
     kv->max_hit = cfg->max_hit ? cfg->max_hit : kv->max_pages;
     kv->free = kv->oldest = kv->newest = NONE;
     kv->keep = cfg->keep;
+    kv->window = cfg->window;
     kv->seed = hash_seed();
     for (int i = 0; i < KEEP_LISTS; i++)
         kv->kept[i] = (struct ends){NONE, NONE};
-    if (take_memory(kv, cfg->n_snapshots) < 0) {
+    if (take_memory(kv, cfg->n_snapshots, cfg->n_windows) < 0) {
         kv_cache_close(kv);
         return error_set(err, -ENOMEM, "no memory for the tables of %u KV pages", cfg->n_pages);
     }
@@ -118,6 +78,8 @@ void kv_cache_close(struct kv_cache *kv)
     if (!kv)
         return;
     snapshot_pool_close(kv->snapshots);
+    window_pool_close(kv->windows);
+    free(kv->window_lists);
     free(kv->pages);
     free(kv->seqs);
     free(kv->buckets);
@@ -146,9 +108,8 @@ static uint32_t *bucket_of(const struct kv_cache *kv, struct kv_key k)
     return &kv->buckets[hash_word(kv->seed, k.a) & (kv->n_buckets - 1)];
 }
 
-/* The published page with these ids after `parent`, or NONE. */
-static uint32_t find(const struct kv_cache *kv, struct kv_key k, uint32_t parent, uint64_t salt,
-                     const int32_t *ids)
+uint32_t kv_cache_find(const struct kv_cache *kv, struct kv_key k, uint32_t parent, uint64_t salt,
+                       const int32_t *ids)
 {
     for (uint32_t p = *bucket_of(kv, k); p != NONE; p = kv->pages[p].chain) {
         const struct page *page = &kv->pages[p];
@@ -185,6 +146,86 @@ static void list_remove(struct kv_cache *kv, uint32_t page)
     else
         kv->newest = p->prev;
     kv->n_cached--;
+}
+
+/* ---- window pages ---- */
+
+uint32_t kv_cache_first_window(const struct kv_cache *kv, uint32_t n_tokens)
+{
+    return n_tokens >= kv->window ? (n_tokens + 1 - kv->window) / KV_PAGE_TOKENS : 0;
+}
+
+uint32_t kv_cache_window(const struct kv_cache *kv, uint32_t seq, uint32_t index)
+{
+    const struct page_list *q = &kv->seqs[seq];
+    assert(index < q->n_pages);
+    return q->windows ? q->windows[index] : NONE;
+}
+
+uint32_t kv_cache_n_windows(const struct kv_cache *kv, uint32_t seq)
+{
+    const struct page_list *q = &kv->seqs[seq];
+    uint32_t n = 0;
+    for (uint32_t i = q->first_window; q->windows && i < q->n_pages; i++)
+        n += q->windows[i] != NONE;
+    return n;
+}
+
+uint32_t kv_cache_window_of(const struct kv_cache *kv, uint32_t page)
+{
+    return kv->windows ? kv->pages[page].window : NONE;
+}
+
+static void get_window(struct kv_cache *kv, struct page_list *q, uint32_t index)
+{
+    uint32_t page;
+    if (q->windows[index] != NONE)
+        return;
+    q->windows[index] = window_take(kv->windows, &page);
+    if (page != NONE)
+        kv->pages[page].window = NONE;
+}
+
+static void give_windows(struct kv_cache *kv, struct page_list *q, uint32_t first, uint32_t end, bool ends)
+{
+    for (uint32_t i = first; i < end; i++) {
+        if (q->windows[i] != NONE)
+            window_release(kv->windows, q->windows[i], ends);
+        q->windows[i] = NONE;
+    }
+}
+
+/* Gives back the window pages that no row behind the accepted tokens sees. */
+static void slide(struct kv_cache *kv, struct page_list *q)
+{
+    uint32_t first = kv_cache_first_window(kv, q->n_accepted), n = q->n_accepted / KV_PAGE_TOKENS;
+    q->end_window = q->end_window > n ? q->end_window : n; /* imported ones */
+    if (first <= q->first_window)
+        return;
+    give_windows(kv, q, q->first_window, first < q->n_pages ? first : q->n_pages, false);
+    q->first_window = first;
+}
+
+/* Begins with the window pages of its first n pages that the row behind them sees. */
+static void share_windows(struct kv_cache *kv, struct page_list *q, const uint32_t *windows, uint32_t n,
+                          uint32_t n_tokens)
+{
+    memset(q->windows, 0xff, kv->max_pages * sizeof *q->windows);
+    q->first_window = kv_cache_first_window(kv, n_tokens);
+    q->end_window = n;
+    for (uint32_t i = q->first_window; i < n; i++) {
+        q->windows[i] = windows ? windows[i] : kv->pages[q->pages[i]].window;
+        window_hold(kv->windows, q->windows[i]);
+    }
+}
+
+/* Gives the window page of the sequence's page `index` to an equal page that has lost its own. */
+static void donate_window(struct kv_cache *kv, const struct page_list *q, uint32_t index, uint32_t twin)
+{
+    if (!kv->windows || kv->pages[twin].window != NONE || q->windows[index] == NONE)
+        return;
+    kv->pages[twin].window = q->windows[index];
+    window_keep(kv->windows, q->windows[index], twin, true);
 }
 
 /* ---- the lists of pages worth keeping ---- */
@@ -245,6 +286,9 @@ static void unpublish(struct kv_cache *kv, uint32_t page)
     if (p->snapshot != NONE)
         snapshot_free(kv->snapshots, p->snapshot);
     p->snapshot = NONE;
+    if (kv->windows && p->window != NONE)
+        window_forget(kv->windows, p->window);
+    p->window = NONE;
     uint32_t *link = bucket_of(kv, p->key);
     while (*link != page)
         link = &kv->pages[*link].chain;
@@ -275,6 +319,21 @@ static uint32_t take(struct kv_cache *kv)
 
 /* ---- sequences ---- */
 
+/* The most of n pages behind which a sequence may begin: the window pages that its first row sees are there.
+ */
+static uint32_t with_windows(const struct kv_cache *kv, const uint32_t *hit, uint32_t n)
+{
+    while (kv->windows && n > 0) {
+        uint32_t first = kv_cache_first_window(kv, n * KV_PAGE_TOKENS), i = n;
+        while (i > first && kv->pages[hit[i - 1]].window != NONE)
+            i--;
+        if (i <= first)
+            break;
+        n = i - 1; /* its first row would see that page too, or one before it */
+    }
+    return n;
+}
+
 /* Finds the published pages that hold a prefix of the prompt. Returns their number, the pages in `hit`, and
  * the key of the last. */
 static uint32_t match(const struct kv_cache *kv, const struct kv_sequence *s, uint32_t *hit,
@@ -286,13 +345,16 @@ static uint32_t match(const struct kv_cache *kv, const struct kv_sequence *s, ui
     for (; n < max; n++) {
         const int32_t *ids = s->prompt + (size_t)n * KV_PAGE_TOKENS;
         struct kv_key next = kv_key_next(*key, ids);
-        uint32_t page = find(kv, next, n ? hit[n - 1] : NONE, s->salt, ids);
+        uint32_t page = kv_cache_find(kv, next, n ? hit[n - 1] : NONE, s->salt, ids);
         if (page == NONE)
             break;
         hit[n] = page;
         *key = next;
     }
-    return n;
+    uint32_t n_seen = with_windows(kv, hit, n);
+    if (n_seen < n)
+        *key = n_seen ? kv->pages[hit[n_seen - 1]].key : kv_key_of_salt(s->salt);
+    return n_seen;
 }
 
 static void begin(struct page_list *q, const struct kv_sequence *s, uint32_t n_reserved)
@@ -304,6 +366,9 @@ static void begin(struct page_list *q, const struct kv_sequence *s, uint32_t n_r
                             .n_reserved = n_reserved,
                             .copied = NONE,
                             .snapshot = NONE,
+                            .copied_window = NONE,
+                            .twin = NONE,
+                            .windows = q->windows,
                             .pages = q->pages};
 }
 
@@ -343,6 +408,8 @@ int kv_cache_add(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s,
     q->key = key;
     q->n_pages = n_hit;
     q->n_accepted = *n_cached;
+    if (kv->windows)
+        share_windows(kv, q, NULL, n_hit, *n_cached);
     begin_with_snapshot(kv, q);
     return 0;
 }
@@ -378,6 +445,17 @@ int kv_cache_add_fork(struct kv_cache *kv, uint32_t seq, const struct kv_sequenc
     return 0;
 }
 
+static void fork_windows(struct kv_cache *kv, struct page_list *q, const struct page_list *first,
+                         uint32_t n_prompt)
+{
+    share_windows(kv, q, first->windows, q->n_pages, n_prompt - 1);
+    if ((n_prompt - 1) % KV_PAGE_TOKENS == 0)
+        return;
+    q->copied_window = first->windows[q->n_pages];
+    if (q->copied_window != NONE)
+        window_hold(kv->windows, q->copied_window);
+}
+
 bool kv_cache_fork(struct kv_cache *kv, uint32_t seq, uint32_t of, uint32_t n_prompt, uint32_t *from)
 {
     struct page_list *q = &kv->seqs[seq];
@@ -395,6 +473,8 @@ bool kv_cache_fork(struct kv_cache *kv, uint32_t seq, uint32_t of, uint32_t n_pr
     q->n_state = first->n_state;
     if (q->snapshot != NONE)
         snapshot_hold(kv->snapshots, q->snapshot);
+    if (kv->windows)
+        fork_windows(kv, q, first, n_prompt);
     if (!partial)
         return false;
     q->copied = *from = first->pages[n_shared];
@@ -402,16 +482,43 @@ bool kv_cache_fork(struct kv_cache *kv, uint32_t seq, uint32_t of, uint32_t n_pr
     return true;
 }
 
-void kv_cache_grow(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens)
+static void grow_pages(struct kv_cache *kv, struct page_list *q, uint32_t n_pages)
 {
-    struct page_list *q = &kv->seqs[seq];
     assert(q->live);
-    while (q->n_pages < kv_pages_for(n_tokens)) {
+    while (q->n_pages < n_pages) {
         assert(q->n_reserved > 0);
         q->pages[q->n_pages++] = take(kv);
         q->n_reserved--;
         kv->n_reserved--;
     }
+}
+
+void kv_cache_grow(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens)
+{
+    struct page_list *q = &kv->seqs[seq];
+    grow_pages(kv, q, kv_pages_for(n_tokens));
+    for (; q->windows && q->end_window < kv_pages_for(n_tokens); q->end_window++)
+        get_window(kv, q, q->end_window);
+}
+
+uint32_t kv_cache_copied_window(const struct kv_cache *kv, uint32_t seq)
+{
+    return kv->seqs[seq].copied_window;
+}
+
+void kv_cache_grow_import(struct kv_cache *kv, uint32_t seq, uint32_t index, bool window)
+{
+    struct page_list *q = &kv->seqs[seq];
+    grow_pages(kv, q, index + 1);
+    if (window && q->windows)
+        get_window(kv, q, index);
+}
+
+void kv_cache_import_failed(struct kv_cache *kv, uint32_t seq)
+{
+    struct page_list *q = &kv->seqs[seq];
+    if (q->windows)
+        give_windows(kv, q, q->end_window, q->n_pages, false);
 }
 
 uint32_t kv_cache_page(const struct kv_cache *kv, uint32_t seq, uint32_t index)
@@ -426,9 +533,13 @@ static void publish(struct kv_cache *kv, struct page_list *q, uint32_t index)
     uint32_t page = q->pages[index], parent = index ? q->pages[index - 1] : NONE;
     struct page *p = &kv->pages[page];
     struct kv_key key = kv_key_next(q->key, p->ids);
-    if (find(kv, key, parent, q->salt, p->ids) != NONE) {
+    uint32_t twin = kv_cache_find(kv, key, parent, q->salt, p->ids);
+    if (twin != NONE) {
         /* A successor's parent would be a page that this sequence does not hold. */
         q->publish = false;
+        q->twin = twin;
+        q->twin_key = key;
+        donate_window(kv, q, index, twin);
         return;
     }
     p->key = q->key = key;
@@ -438,11 +549,30 @@ static void publish(struct kv_cache *kv, struct page_list *q, uint32_t index)
     p->published = true;
     p->seen_to = false;
     p->snapshot = NONE;
+    p->window = NONE;
+    if (q->windows && q->windows[index] != NONE) {
+        p->window = q->windows[index];
+        window_keep(kv->windows, p->window, page, false);
+    }
     if (parent != NONE)
         kv->pages[parent].n_children++;
     uint32_t *bucket = bucket_of(kv, key);
     p->chain = *bucket;
     *bucket = page;
+}
+
+/* Finds the page equal to page `index` of a sequence that publishes no more, behind the last that was found;
+ * that one may have been evicted meanwhile. */
+static void follow_twin(struct kv_cache *kv, struct page_list *q, uint32_t index)
+{
+    const struct page *last = &kv->pages[q->twin];
+    const int32_t *ids = kv->pages[q->pages[index]].ids;
+    struct kv_key key = kv_key_next(q->twin_key, ids);
+    bool there = last->published && last->key.a == q->twin_key.a && last->key.b == q->twin_key.b;
+    q->twin = there ? kv_cache_find(kv, key, q->twin, q->salt, ids) : NONE;
+    q->twin_key = key;
+    if (q->twin != NONE)
+        donate_window(kv, q, index, q->twin);
 }
 
 /* Sets `key` and `publish` of a fork: by now the first sequence has published the shared pages, or never
@@ -469,7 +599,11 @@ void kv_cache_accept(struct kv_cache *kv, uint32_t seq, const int32_t *ids, uint
         q->n_accepted++;
         if (at == KV_PAGE_TOKENS - 1 && q->publish)
             publish(kv, q, index);
+        else if (at == KV_PAGE_TOKENS - 1 && q->twin != NONE && q->windows)
+            follow_twin(kv, q, index);
     }
+    if (q->windows)
+        slide(kv, q);
 }
 
 uint32_t kv_cache_take_snapshot(struct kv_cache *kv)
@@ -554,6 +688,10 @@ void kv_cache_end(struct kv_cache *kv, uint32_t seq)
     assert(q->live);
     if (q->snapshot != NONE)
         snapshot_release(kv->snapshots, q->snapshot);
+    if (q->copied_window != NONE)
+        window_release(kv->windows, q->copied_window, false);
+    if (q->windows)
+        give_windows(kv, q, q->first_window, q->n_pages, true);
     if (q->copied != NONE) /* it is a child of the shared pages: release it before them */
         let_go(kv, q->copied);
     while (q->n_pages > 0) /* in reverse order: children before parents */
@@ -568,7 +706,7 @@ struct kv_key kv_cache_key(const struct kv_cache *kv, uint32_t seq)
     return kv->seqs[seq].key;
 }
 
-/* ---- figures and checks ---- */
+/* ---- figures ---- */
 
 void kv_cache_stats(const struct kv_cache *kv, struct kv_cache_stats *out)
 {
@@ -577,93 +715,7 @@ void kv_cache_stats(const struct kv_cache *kv, struct kv_cache_stats *out)
                                    .free = kv->n_free,
                                    .used = kv->n_total - kv->n_cached - kv->n_free,
                                    .reserved = kv->n_reserved,
-                                   .snapshots = snapshot_n_kept(kv->snapshots)};
-}
-
-static uint32_t count_holders(const struct kv_cache *kv, uint32_t page)
-{
-    uint32_t n = 0;
-    for (uint32_t s = 0; s < kv->n_seqs; s++) {
-        const struct page_list *q = &kv->seqs[s];
-        for (uint32_t i = 0; q->live && i < q->n_pages; i++)
-            n += q->pages[i] == page;
-        n += q->live && q->copied == page;
-    }
-    return n;
-}
-
-static bool check_page(const struct kv_cache *kv, uint32_t page)
-{
-    const struct page *p = &kv->pages[page];
-    uint32_t n_children = 0;
-    if (p->holders != count_holders(kv, page))
-        return false;
-    if (!p->published)
-        return p->keep == KEEP_NOT;
-    for (uint32_t i = 0; i < kv->n_total; i++)
-        n_children += kv->pages[i].published && kv->pages[i].parent == page;
-    if (n_children != p->n_children || find(kv, p->key, p->parent, p->salt, p->ids) != page)
-        return false;
-    return p->parent == NONE ||
-           (kv->pages[p->parent].published && kv->pages[p->parent].holders >= p->holders);
-}
-
-/* Checks the eviction list: every cached page once, children before parents, links consistent. */
-static bool check_list(const struct kv_cache *kv)
-{
-    uint32_t n = 0, last = NONE;
-    for (uint32_t p = kv->oldest; p != NONE; last = p, p = kv->pages[p].next, n++) {
-        if (n >= kv->n_cached || !kv->pages[p].published || kv->pages[p].holders || kv->pages[p].prev != last)
-            return false;
-        for (uint32_t later = kv->pages[p].next; later != NONE; later = kv->pages[later].next)
-            if (kv->pages[later].parent == p)
-                return false;
-    }
-    return n == kv->n_cached && last == kv->newest;
-}
-
-/* Checks a list of pages worth keeping: its pages name it, and both directions agree. */
-static bool check_kept(const struct kv_cache *kv, enum keep which)
-{
-    uint32_t n = 0, last = NONE;
-    for (uint32_t p = kv->kept[which].first; p != NONE; last = p, p = kv->pages[p].keep_next, n++)
-        if (n >= kv->n_total || kv->pages[p].keep != which || kv->pages[p].keep_prev != last)
-            return false;
-    for (uint32_t p = 0; p < kv->n_total; p++)
-        n -= kv->pages[p].keep == which;
-    return n == 0 && last == kv->kept[which].last;
-}
-
-/* Checks that pages and snapshots name one another. */
-static bool check_snapshots(const struct kv_cache *kv)
-{
-    uint32_t n = 0;
-    for (uint32_t p = 0; p < kv->n_total; p++) {
-        uint32_t i = kv->pages[p].published ? kv->pages[p].snapshot : NONE;
-        if (i != NONE && snapshot_page(kv->snapshots, i) != p)
-            return false;
-        n += i != NONE;
-    }
-    return n == snapshot_n_kept(kv->snapshots);
-}
-
-bool kv_cache_check(const struct kv_cache *kv)
-{
-    if (!check_snapshots(kv))
-        return false;
-    if (!check_kept(kv, KEEP_HIT) || !check_kept(kv, KEEP_RELEASED))
-        return false;
-    uint32_t n_free = 0, n_used = 0, n_reserved = 0;
-    for (uint32_t p = kv->free; p != NONE && n_free <= kv->n_free; p = kv->pages[p].next, n_free++)
-        if (kv->pages[p].holders || kv->pages[p].published)
-            return false;
-    for (uint32_t p = 0; p < kv->n_total; p++) {
-        n_used += kv->pages[p].holders > 0;
-        if (!check_page(kv, p))
-            return false;
-    }
-    for (uint32_t s = 0; s < kv->n_seqs; s++)
-        n_reserved += kv->seqs[s].live ? kv->seqs[s].n_reserved : 0;
-    return n_free == kv->n_free && n_free + n_used + kv->n_cached == kv->n_total && check_list(kv) &&
-           n_reserved == kv->n_reserved && n_reserved <= kv->n_free + kv->n_cached;
+                                   .snapshots = snapshot_n_kept(kv->snapshots),
+                                   .windows_used = kv->windows ? window_n_held(kv->windows) : 0,
+                                   .windows_cached = kv->windows ? window_n_cached(kv->windows) : 0};
 }

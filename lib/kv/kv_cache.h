@@ -21,6 +21,12 @@
  * tokens of the last of them with a snapshot, from which on rows are computed; their keys and values are
  * there.
  *
+ * A model whose other layers see the last `window` tokens alone has window pages for these: each page that a
+ * sequence acquires gets one (window_pool.h), and gives it back when the window of the sequence's next row no
+ * longer covers it. A published page keeps its window page until another sequence needs it. A hit ends where
+ * the window pages behind it are there. A sequence that computes a published page anew gives it the window
+ * page that it has lost. There are enough window pages for all sequences, so that none is reserved.
+ *
  * Invariants (kv_cache_check):
  * - used + cached + free == total; used: held by a sequence; cached: published without holders; free: all
  *   others
@@ -29,7 +35,8 @@
  *   before its parent, stands before it in the eviction list, and is evicted first
  * - pages that are reserved and not yet acquired <= free + cached
  * - a page that is listed as worth keeping is published
- * - a page with a snapshot is published, and the snapshot names it
+ * - a page with a snapshot or a window page is published, and that names it
+ * - a window page's holders are the sequences that list it or have copied it
  *
  * Thread: engine only. Memory: kv_cache_open() allocates all of it. Errors: -ENOSPC
  * where pages are short; wrong calls assert. */
@@ -37,6 +44,7 @@
 #include "base/error.h"
 #include "abi/kv_layout.h"
 #include "snapshot_pool.h"
+#include "window_pool.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -50,6 +58,8 @@ struct kv_cache_config {
     uint32_t max_hit;     /* most pages of a hit; 0: no further limit */
     bool keep;            /* list the pages that are worth keeping elsewhere, see kv_cache_keep() */
     uint32_t n_snapshots; /* of recurrent states; 0: there are none */
+    uint32_t n_windows;   /* window pages, kv_windows_of() for each sequence or more; 0: there are none */
+    uint32_t window;      /* tokens that a row sees in them, its own included */
 };
 
 /* Identifies a page beyond this cache and this process. The keys of its successors follow from its key. */
@@ -77,6 +87,8 @@ struct kv_cache_stats {
     uint32_t total, used, cached, free; /* pages */
     uint32_t reserved;                  /* part of cached + free: reserved, not yet acquired */
     uint32_t snapshots;                 /* kept ones */
+    uint32_t windows_used,
+        windows_cached; /* window pages held by a sequence; those of pages without holders */
 };
 
 int kv_cache_open(struct kv_cache **out, const struct kv_cache_config *cfg, struct error *err);
@@ -107,13 +119,26 @@ uint32_t kv_cache_begin_again(struct kv_cache *kv, uint32_t seq, uint32_t *n_tok
  * kv_cache_fork(). -ENOSPC as above. */
 int kv_cache_add_fork(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s);
 /* Makes `seq` share those pages of `of`, which has acquired pages for n_prompt - 1 tokens. Returns true if
- * the tokens behind them, up to the last of the prompt, lie in page *from: the caller copies that into page
- * number (n_prompt - 1) / 64 of `seq`. *from is not reused before the fork ends. The first tokens that the
- * fork accepts are those behind the shared pages. */
+ * the tokens behind them, up to the last of the prompt, lie in page *from and window page
+ * kv_cache_copied_window() (or WINDOW_NONE): the caller copies them into those of index (n_prompt - 1) / 64
+ * of `seq`. They are not reused before the fork ends. The first tokens that the fork accepts are those behind
+ * the shared pages. */
 bool kv_cache_fork(struct kv_cache *kv, uint32_t seq, uint32_t of, uint32_t n_prompt, uint32_t *from);
+uint32_t kv_cache_copied_window(const struct kv_cache *kv, uint32_t seq);
 /* Acquires pages until the first n_tokens positions have one. n_tokens must not exceed the reservation. */
 void kv_cache_grow(struct kv_cache *kv, uint32_t seq, uint32_t n_tokens);
 uint32_t kv_cache_page(const struct kv_cache *kv, uint32_t seq, uint32_t index);
+/* Its window page, or WINDOW_NONE: there are none, or the sequence no longer sees it. */
+uint32_t kv_cache_window(const struct kv_cache *kv, uint32_t seq, uint32_t index);
+/* The index of the first page whose window page the row behind n_tokens sees. */
+uint32_t kv_cache_first_window(const struct kv_cache *kv, uint32_t n_tokens);
+/* The number of window pages that the sequence holds. */
+uint32_t kv_cache_n_windows(const struct kv_cache *kv, uint32_t seq);
+/* Acquires pages up to `index`, to import its bytes, and its window page if `window`. The sequence then
+ * accepts all imported tokens together; or kv_cache_import_failed() gives the window pages back, and it
+ * computes the tokens. */
+void kv_cache_grow_import(struct kv_cache *kv, uint32_t seq, uint32_t index, bool window);
+void kv_cache_import_failed(struct kv_cache *kv, uint32_t seq);
 /* Notes that the next n tokens of the sequence are computed and final; publishes the pages that they fill. If
  * another sequence has published an equal page meanwhile, this one keeps its own and publishes no more. */
 void kv_cache_accept(struct kv_cache *kv, uint32_t seq, const int32_t *ids, uint32_t n);
@@ -141,6 +166,8 @@ struct kv_key kv_cache_key(const struct kv_cache *kv, uint32_t seq);
  * there is none. It stays the next until kv_cache_kept() is called or it is evicted; its bytes match its name
  * until the page is acquired again. */
 bool kv_cache_keep(const struct kv_cache *kv, bool all, uint32_t *page, struct kv_page_name *name);
+/* The window page of a published page, or WINDOW_NONE. */
+uint32_t kv_cache_window_of(const struct kv_cache *kv, uint32_t page);
 /* Marks the page as kept; another hit lists it again. */
 void kv_cache_kept(struct kv_cache *kv, uint32_t page);
 

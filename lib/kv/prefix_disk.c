@@ -127,11 +127,16 @@ static void write_failed(struct prefix_disk *d, const struct error *why)
     d->told = true;
 }
 
+static size_t size_of(const struct prefix_disk *d, const struct prefix_job *job)
+{
+    return job->n_bytes ? job->n_bytes : d->page_bytes;
+}
+
 static int write_page(struct prefix_disk *d, struct prefix_job *job)
 {
-    struct prefix_file f = {d->place, &job->name, job->bytes, d->page_bytes};
+    struct prefix_file f = {d->place, &job->name, job->bytes, size_of(d, job)};
     struct error why = {0};
-    size_t size = prefix_file_size(d->page_bytes);
+    size_t size = prefix_file_size(f.n_bytes);
     if (prefix_index_find(&d->shared->index, d->place, job->name.key))
         return 0;
     d->shared->coming += size;
@@ -159,7 +164,7 @@ static int write_page(struct prefix_disk *d, struct prefix_job *job)
 
 static int read_page(struct prefix_disk *d, struct prefix_job *job)
 {
-    struct prefix_file f = {d->place, &job->name, job->bytes, d->page_bytes};
+    struct prefix_file f = {d->place, &job->name, job->bytes, size_of(d, job)};
     struct error why = {0};
     unlock(d);
     int rc = prefix_file_read(d->dir, &f, &why);

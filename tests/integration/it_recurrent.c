@@ -83,6 +83,9 @@ Test(recurrent, a_prompt_that_was_computed_costs_nothing, .init = make_models)
     cr_assert_gt(stat_number("kv.snapshots"), 0);
     cr_assert_gt(stat_number("kv.snapshots_total"), 4);
     cr_assert_gt(stat_number("kv.states"), 0);
+    cr_assert_eq(metric("hearth_recurrent_state_bytes"), stat_number("kv.states"));
+    cr_assert_eq(metric("hearth_recurrent_snapshots"), stat_number("kv.snapshots_total"));
+    cr_assert_eq(metric("hearth_recurrent_snapshots_kept"), stat_number("kv.snapshots"));
     expect_text(alone, N_CACHED, GREEDY);
     free(alone);
     finish();

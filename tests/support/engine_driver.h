@@ -29,6 +29,7 @@ struct rig_config {
     struct prefix_disk *disk;
     enum engine_speculation speculation;
     bool echo;
+    uint32_t window; /* the decoder has window pages, for texts that see so many tokens; 0: it has none */
 };
 
 static bool echoing; /* the decoder of the rig opened last */
@@ -54,6 +55,7 @@ static inline struct rig *rig_open(struct rig_config c)
     rig->fake->lazy = c.lazy;
     rig->fake->rows_together = c.rows_together;
     rig->fake->alone = c.alone;
+    fake_set_window(rig->fake, c.window, c.steps_in_flight);
     rig->fake->echo = echoing = c.echo;
     struct engine_config cfg = {.n_slots = c.n_slots,
                                 .n_ctx = c.n_ctx,

@@ -3,7 +3,7 @@
  * or out of place, a wrong LAST_SAMPLED, a wrong history: all give other tokens than fake_next() over the
  * true sequence. A page is FAKE_PAGE bytes, and can be exported and imported. Steps wait until advance(), and
  * while fake.held until fake.allowed of them. A prompt that holds FAKE_POISON has logits that are not finite.
- */
+ * With window pages each row must find there what the pages have of the tokens that its window covers. */
 #pragma once
 #include "backend/backend.h"
 #include "backend/executor.h"
@@ -22,6 +22,9 @@
 #define FAKE_PAGE   512 /* 64 tokens and their positions: kv_page_size(&fake_layout) */
 
 static const struct kv_layout fake_layout = {.n_layers = 1, .n_kv_heads = 1, .head_dim = 2, .type = KV_F16};
+/* With window pages, which are as large as the rest of a page. */
+static const struct kv_layout fake_window_layout = {
+    .n_layers = 2, .n_kv_heads = 1, .head_dim = 2, .type = KV_F16};
 
 struct fake_slot {
     struct step_sampling sampling;
@@ -29,12 +32,14 @@ struct fake_slot {
     bool known;
     uint32_t bias_hash;
     uint32_t table[512];
+    uint32_t windows[512]; /* numbers behind the pages, or 0 */
     bool mapped[512];
 };
 
 struct fake {
     struct backend be;
     uint32_t n_pages, n_slots, max_rows, n_ring, ring_size;
+    uint32_t n_windows, window; /* fake_set_window(), before the engine opens */
     uint32_t rows_together; /* of info(); 0: 8. Set before the engine opens */
     int32_t (*token)[KV_PAGE_TOKENS];
     uint32_t (*pos)[KV_PAGE_TOKENS];
@@ -63,7 +68,7 @@ struct fake {
     } log[FAKE_LOG];
     _Atomic uint64_t n_rows, n_copies, n_exports, n_imports;
     _Atomic uint32_t most_page_ops; /* of a step with rows */
-    uint8_t transfer[STEP_MAX_PAGE_OPS * FAKE_PAGE];
+    uint8_t transfer[2 * STEP_MAX_PAGE_OPS * FAKE_PAGE];
 };
 
 static inline uint64_t fake_mix(uint64_t h, uint64_t v)
@@ -150,7 +155,7 @@ static inline void fake_import(struct fake *f, uint32_t page, const uint8_t *fro
 static inline int fake_transfer_page(struct fake *f, const struct step_page_op *op)
 {
     size_t at = (size_t)op->host_offset * 64;
-    if (f->alone || op->page >= f->n_pages || at + FAKE_PAGE > sizeof f->transfer)
+    if (f->alone || op->page >= f->n_pages + f->n_windows || at + FAKE_PAGE > sizeof f->transfer)
         return fake_broken(f, "a transfer out of range");
     if (op->kind == STEP_PAGE_EXPORT)
         fake_export(f, op->page, f->transfer + at);
@@ -170,12 +175,14 @@ static inline int fake_take_pages(struct fake *f, const struct step *s)
                 return -EIO;
             continue;
         }
-        if (f->alone || op->kind != STEP_PAGE_COPY || op->page >= f->n_pages || op->from >= f->n_pages ||
+        uint32_t n = f->n_pages + f->n_windows;
+        bool same = (op->page < f->n_pages) == (op->from < f->n_pages);
+        if (f->alone || op->kind != STEP_PAGE_COPY || op->page >= n || op->from >= n || !same ||
             op->page == op->from)
             return fake_broken(f, "a page op that makes no sense");
         memcpy(f->token[op->page], f->token[op->from], sizeof *f->token);
         memcpy(f->pos[op->page], f->pos[op->from], sizeof *f->pos);
-        atomic_fetch_add(&f->n_copies, 1);
+        atomic_fetch_add(&f->n_copies, op->page < f->n_pages);
     }
     return 0;
 }
@@ -186,7 +193,10 @@ static inline int fake_take_slots(struct fake *f, const struct step *s)
         const struct step_table_edit *e = &s->edits[i];
         if (e->slot >= f->n_slots || e->index >= 512 || e->page >= f->n_pages)
             return fake_broken(f, "an edit out of range");
+        if (e->window && (e->window < f->n_pages || e->window >= f->n_pages + f->n_windows))
+            return fake_broken(f, "a window page out of range");
         f->slots[e->slot].table[e->index] = e->page;
+        f->slots[e->slot].windows[e->index] = e->window;
         f->slots[e->slot].mapped[e->index] = true;
     }
     for (uint32_t i = 0; i < s->n_slots; i++) {
@@ -212,6 +222,30 @@ static inline int fake_take_slots(struct fake *f, const struct step *s)
     return 0;
 }
 
+/* Writes a row's token into its window page. */
+static inline bool fake_write_window(struct fake *f, const struct step_row *r, int32_t token)
+{
+    uint32_t page = f->slots[r->slot].windows[r->pos / KV_PAGE_TOKENS];
+    if (f->n_windows == 0 || page == 0)
+        return f->n_windows == 0;
+    f->token[page][r->pos % KV_PAGE_TOKENS] = token;
+    f->pos[page][r->pos % KV_PAGE_TOKENS] = r->pos;
+    return true;
+}
+
+/* True if the window pages have what the row sees: the tokens of its window. */
+static inline bool fake_sees_window(const struct fake *f, const struct step_row *r)
+{
+    const struct fake_slot *slot = &f->slots[r->slot];
+    for (uint32_t p = r->pos >= f->window ? r->pos - f->window + 1 : 0; f->n_windows && p <= r->pos; p++) {
+        uint32_t page = slot->table[p / KV_PAGE_TOKENS], window = slot->windows[p / KV_PAGE_TOKENS];
+        uint32_t at = p % KV_PAGE_TOKENS;
+        if (window == 0 || f->pos[window][at] != p || f->token[window][at] != f->token[page][at])
+            return false;
+    }
+    return true;
+}
+
 static inline int fake_take_rows(struct fake *f, const struct step *s)
 {
     int64_t *last_pos = calloc(f->n_slots, sizeof *last_pos);
@@ -231,12 +265,17 @@ static inline int fake_take_rows(struct fake *f, const struct step *s)
         uint32_t page = f->slots[r->slot].table[r->pos / KV_PAGE_TOKENS];
         f->token[page][r->pos % KV_PAGE_TOKENS] = token;
         f->pos[page][r->pos % KV_PAGE_TOKENS] = r->pos;
+        if (!fake_write_window(f, r, token))
+            return free(last_pos), fake_broken(f, "a row without a window page");
         if (r->slot < FAKE_SLOTS) {
             log->rows_of[r->slot]++;
             log->end_of[r->slot] = (uint16_t)(r->pos + 1);
         }
     }
     free(last_pos);
+    for (uint32_t i = 0; i < s->n_rows; i++)
+        if (!fake_sees_window(f, &s->rows[i]))
+            return fake_broken(f, "a window that is not the sequence's");
     atomic_fetch_add(&f->n_log, 1);
     atomic_fetch_add(&f->n_rows, s->n_rows);
     return 0;
@@ -346,7 +385,10 @@ static inline void fake_info(const struct backend *be, struct backend_info *out)
                                  .max_rows = f->max_rows,
                                  .rows_together = f->rows_together ? f->rows_together : 8,
                                  .n_pages = f->n_pages,
-                                 .kv = fake_layout,
+                                 .n_windows = f->n_windows,
+                                 .window = f->window,
+                                 .window_bytes = f->n_windows ? FAKE_PAGE : 0,
+                                 .kv = f->n_windows ? fake_window_layout : fake_layout,
                                  .kv_order = "fake",
                                  .shares_pages = !f->alone,
                                  .transfer = f->transfer,
@@ -368,6 +410,17 @@ static inline void fake_close(struct backend *be)
 
 static const struct backend_ops fake_ops = {
     .name = "fake", .submit = fake_submit, .advance = fake_advance, .info = fake_info, .close = fake_close};
+
+/* Gives the decoder window pages for texts that see `window` tokens; 0: none. Before the engine opens. */
+static inline void fake_set_window(struct fake *f, uint32_t window, uint32_t steps_in_flight)
+{
+    uint32_t n = window ? f->n_slots * kv_windows_of(window, steps_in_flight * f->max_rows) : 0;
+    f->n_windows = n;
+    f->window = window;
+    f->token = realloc(f->token, (f->n_pages + n) * sizeof *f->token);
+    f->pos = realloc(f->pos, (f->n_pages + n) * sizeof *f->pos);
+    memset(f->pos, 0xff, (f->n_pages + n) * sizeof *f->pos);
+}
 
 static inline struct fake *fake_open(uint32_t n_pages, uint32_t n_slots, const int32_t *end_tokens,
                                      uint32_t n_end)

@@ -185,16 +185,18 @@ static uint64_t n_tokens, n_copies, n_restored, n_drafted, n_accepted;
 
 static char *dir; /* of the engines with a disk, each of which finds what those before it left */
 
-static struct prefix_disk *open_disk(void)
+static struct prefix_disk *open_disk(bool windows)
 {
     struct prefix_disk *d = NULL;
     struct prefix_disk_config c = {
         .dir = dir, .budget = 40 * 1024, .model = 1, .order = "fake", .kv = fake_layout};
+    if (windows)
+        c.kv = fake_window_layout;
     cr_assert_eq(prefix_disk_open(&d, &c, NULL), 0);
     return d;
 }
 
-static void live(uint64_t seed)
+static void live(uint64_t seed, bool windows)
 {
     random_state = seed;
     struct rig_config cfg = {.n_slots = 1 + below(8),
@@ -208,7 +210,8 @@ static void live(uint64_t seed)
                              .speculation = (enum engine_speculation)below(3),
                              .echo = below(3) > 0};
     bool on_disk = below(2);
-    cfg.disk = on_disk ? open_disk() : NULL;
+    cfg.window = windows ? 1 + below(200) : 0;
+    cfg.disk = on_disk ? open_disk(windows) : NULL;
     struct rig *rig = rig_open(cfg);
     struct crowd c = {0};
     uint32_t crowd = below(cfg.n_slots + cfg.queue_limit + 1); /* the largest is rejected at times */
@@ -224,6 +227,7 @@ static void live(uint64_t seed)
     }
     wait_idle(rig);
     struct engine_stats s = rig_stats(rig);
+    cr_assert_eq(s.windows_used, 0);
     cr_assert_eq(s.pages_used, 0, "seed %lu: %u pages left", seed, s.pages_used);
     cr_assert_leq(s.pages_cached, s.pages_total);
     cr_assert_eq(s.rejected, c.n_rejected);
@@ -246,11 +250,11 @@ static void live(uint64_t seed)
     }
 }
 
-Test(engine_property, whatever_happens_tokens_are_the_sequences_and_pages_return, .timeout = 1200)
+static void lives(bool windows)
 {
     dir = temporary_dir();
     for (uint64_t seed = 1; seed <= 60; seed++)
-        live(seed);
+        live(seed, windows);
     for (int f = ENGINE_EOS; f <= ENGINE_NOT_FINITE; f++)
         cr_assert(n_finish[f] > 10 || f == ENGINE_FAULT || f == ENGINE_TIMEOUT, "finish %d: %u times", f,
                   n_finish[f]);
@@ -262,4 +266,14 @@ Test(engine_property, whatever_happens_tokens_are_the_sequences_and_pages_return
     cr_assert_gt(n_accepted, 2000);
     cr_assert_gt(n_drafted, n_accepted + 2000);
     temporary_dir_remove(dir);
+}
+
+Test(engine_property, whatever_happens_tokens_are_the_sequences_and_pages_return, .timeout = 1200)
+{
+    lives(false);
+}
+
+Test(engine_property, whatever_happens_rows_see_the_window_of_their_sequence, .timeout = 1200)
+{
+    lives(true);
 }

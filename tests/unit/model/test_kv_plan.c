@@ -1,0 +1,91 @@
+#include "model/kv_plan.h"
+
+#include <criterion/criterion.h>
+
+/* Gemma 3 4B: five layers that see all, 29 that see 1024 tokens. */
+static struct model_config gemma(void)
+{
+    struct model_config c = {.n_kinds = 2};
+    for (uint32_t i = 0; i < 2; i++) {
+        c.kinds[i].n_kv_heads = 4;
+        c.kinds[i].head_dim = 256;
+    }
+    c.kinds[0].n_caches = 5;
+    c.kinds[1].n_caches = 29;
+    c.kinds[1].window = 1024;
+    return c;
+}
+
+#define TILE  (64u * 256 * 2)
+#define PAGE  (TILE * 2 * 4 * 5)
+#define WHOLE (TILE * 2 * 4 * 34)
+
+static struct kv_plan plan(uint32_t n_slots, uint32_t n_ctx, uint64_t limit, bool whole)
+{
+    struct model_config c = gemma();
+    struct kv_plan_config cfg = {.kv_type = KV_F16,
+                                 .n_slots = n_slots,
+                                 .n_ctx = n_ctx,
+                                 .rows_in_flight = 1024,
+                                 .limit = limit,
+                                 .whole = whole};
+    return kv_plan_of(&c, &cfg);
+}
+
+Test(kv_plan, a_long_context_has_window_pages_for_the_windows_alone)
+{
+    struct kv_plan p = plan(8, 32768, UINT64_MAX, false);
+    cr_assert_eq(p.n_pages, 8 * 512);
+    cr_assert_eq(p.n_windows, 8 * kv_windows_of(1024, 1024));
+    cr_assert_eq(p.n_windows, 8 * 35);
+    cr_assert_eq(p.window, 1024);
+    cr_assert_eq(p.page_bytes, PAGE);
+    cr_assert_eq(p.page_bytes + p.window_bytes, WHOLE);
+    cr_assert_lt(kv_plan_size(&p), 8ull * 512 * WHOLE / 4, "a quarter of what all layers would keep");
+}
+
+Test(kv_plan, a_short_context_keeps_all_in_the_pages)
+{
+    struct kv_plan p = plan(8, 35 * 64, UINT64_MAX, false);
+    cr_assert_eq(p.n_windows, 0);
+    cr_assert_eq(p.window_bytes, 0);
+    cr_assert_eq(p.n_pages, 8 * 35);
+    cr_assert_eq(p.page_bytes, WHOLE);
+}
+
+Test(kv_plan, little_memory_goes_where_it_holds_more_tokens)
+{
+    struct kv_plan p = plan(8, 32768, 100ull * WHOLE, true);
+    cr_assert_eq(p.n_windows, 0, "eight slots' windows take more than that");
+    cr_assert_eq(p.n_pages, 100);
+    p = plan(1, 32768, 100ull * WHOLE, true);
+    cr_assert_eq(p.n_windows, 35);
+    cr_assert_gt(p.n_pages, 400);
+    cr_assert_leq(kv_plan_size(&p), 100ull * WHOLE);
+}
+
+Test(kv_plan, memory_beyond_the_contexts_keeps_more_of_both)
+{
+    struct kv_plan all = plan(2, 32768, UINT64_MAX, false), p = plan(2, 32768, 1ull << 33, true);
+    cr_assert_gt(p.n_pages, all.n_pages);
+    cr_assert_gt(p.n_windows, all.n_windows);
+    cr_assert_leq(kv_plan_size(&p), 1ull << 33);
+}
+
+Test(kv_plan, less_than_a_page_is_none)
+{
+    cr_assert_eq(plan(1, 32768, WHOLE - 1, true).n_pages, 0);
+}
+
+Test(kv_plan, both_parts_make_up_a_page_of_all_layers)
+{
+    struct model_config c = gemma();
+    struct kv_plan p = plan(1, 32768, UINT64_MAX, false);
+    struct kv_layout full = kv_plan_layout(&c, &p, 0, KV_F16), window = kv_plan_layout(&c, &p, 1, KV_F16);
+    cr_assert_eq(kv_page_size(&full), p.page_bytes);
+    cr_assert_eq(kv_page_size(&window), p.window_bytes);
+    cr_assert_eq(full.at, 0);
+    cr_assert_eq(window.at, 0);
+    struct kv_layout whole = model_kv_layout(&c, 1, KV_F16);
+    cr_assert_eq(whole.at, p.page_bytes, "the window page is the end of the page");
+}
