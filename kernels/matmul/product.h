@@ -387,8 +387,14 @@ SIMT_INLINE void product_items(const uint32_t type, const bool one, const bool i
         float v[TILE_MAX_PANEL][4];
         while (super >= n_supers)
             super -= n_supers;
+        if (one) {
+            tile_multiply_one(type, tile, lane, x, super, v[0]);
+            product_put(to, 0, g, 2 * t, v[0][0], 0);
+            product_put(to, 0, g + 8, 2 * t, v[0][1], 0);
+            continue;
+        }
         if (!tile_is_float(type))
-            tile_multiply(type, one, n_panels, is_far, tile, lane, x, super, v);
+            tile_multiply(type, n_panels, is_far, tile, lane, x, super, v);
 #pragma unroll
         for (uint32_t i = 0; i < n_panels; i++, to += PRODUCT_PANEL) {
             if (!tile_is_float(type)) {
@@ -420,35 +426,36 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
     x[1] = x[0];
     if (part->n_columns > ACTIVATION_COLUMNS)
         x[1].far += panel_bytes;
-#define PRODUCT_ITEMS(type, one)                                                                             \
-    product_items(type, one, is_far, x, stage, values, p->shift, part->n_items, at->mark.first_item,         \
-                  p->n_supers, first, crew->n_warps)
     uint32_t type = part->run.matrix->type;
-    bool one = !is_far && p->shift == 0;
-    if (one && type == TILE_Q4_K) /* the type of most weights, with a single sequence */
-        return PRODUCT_ITEMS(TILE_Q4_K, true);
-    if (one && type == TILE_Q6_K)
-        return PRODUCT_ITEMS(TILE_Q6_K, true);
-    switch (type) {
-#define PRODUCT_CASE(type)                                                                                   \
+#define PRODUCT_CASE(type, one)                                                                              \
     case type:                                                                                               \
-        PRODUCT_ITEMS(type, false);                                                                          \
-        break
-        PRODUCT_CASE(TILE_Q4_K);
-        PRODUCT_CASE(TILE_Q5_K);
-        PRODUCT_CASE(TILE_Q6_K);
-        PRODUCT_CASE(TILE_Q2_K);
-        PRODUCT_CASE(TILE_Q8_0);
-        PRODUCT_CASE(TILE_Q5_0);
-        PRODUCT_CASE(TILE_Q4_0);
-        PRODUCT_CASE(TILE_MXFP4);
-        PRODUCT_CASE(TILE_Q5_1);
-        PRODUCT_CASE(TILE_F16);
-        PRODUCT_CASE(TILE_BF16);
-        PRODUCT_CASE(TILE_F32);
-#undef PRODUCT_CASE
-#undef PRODUCT_ITEMS
+        product_items(type, one, is_far, x, stage, values, p->shift, part->n_items, at->mark.first_item,     \
+                      p->n_supers, first, crew->n_warps);                                                    \
+        return
+    if (!is_far && p->shift == 0) /* a single sequence */
+        switch (type) {
+            PRODUCT_CASE(TILE_Q4_K, true);
+            PRODUCT_CASE(TILE_Q5_K, true);
+            PRODUCT_CASE(TILE_Q6_K, true);
+            PRODUCT_CASE(TILE_Q8_0, true);
+            PRODUCT_CASE(TILE_Q5_0, true);
+            PRODUCT_CASE(TILE_Q4_0, true);
+        }
+    switch (type) {
+        PRODUCT_CASE(TILE_Q4_K, false);
+        PRODUCT_CASE(TILE_Q5_K, false);
+        PRODUCT_CASE(TILE_Q6_K, false);
+        PRODUCT_CASE(TILE_Q2_K, false);
+        PRODUCT_CASE(TILE_Q8_0, false);
+        PRODUCT_CASE(TILE_Q5_0, false);
+        PRODUCT_CASE(TILE_Q4_0, false);
+        PRODUCT_CASE(TILE_MXFP4, false);
+        PRODUCT_CASE(TILE_Q5_1, false);
+        PRODUCT_CASE(TILE_F16, false);
+        PRODUCT_CASE(TILE_BF16, false);
+        PRODUCT_CASE(TILE_F32, false);
     }
+#undef PRODUCT_CASE
 }
 
 /* Destination of the result of one row of the matrix and one column. */
