@@ -67,7 +67,8 @@ struct product {
     uint32_t first_column, end_column; /* columns that the compute warps multiply now */
     uint32_t wide;                     /* columns are read from p->panels */
     uint32_t shift;                    /* the values of a row have room for 1 << shift columns of a panel */
-    float factor[ACTIVATION_COLUMNS];  /* narrow: by column, from the first quantised one */
+    float factor[ACTIVATION_COLUMNS];  /* narrow: by column, from the first quantised one; the products do not
+                                          wait for them */
     struct product_mark marks[2][PRODUCT_MOST_STAGES]; /* by half */
 };
 _Static_assert(sizeof(struct product) <= 512, "PRODUCT_FOLD_BYTES has 512 bytes for each of two");
@@ -183,10 +184,26 @@ SIMT_INLINE void product_ask(const SIMT_SHARED struct product *p, uint32_t first
                     DECODER_AT(const float, p->gain), p->k, activation_index(unit % n_chunks), v);
 }
 
+/* Finds the factors of columns [first, first + n), by warp `warp` of `n_warps`. They are read when a run's
+ * last values are added; a barrier of the compute warps must come before. Returns where the warp goes on with
+ * the deal. */
+SIMT_INLINE uint32_t product_find_factors(SIMT_SHARED struct product *p, const bool is_far, uint32_t first,
+                                          uint32_t n, uint32_t warp, uint32_t n_warps)
+{
+    uint32_t unit = simt_opaque(warp);
+    for (; unit < n; unit += n_warps) {
+        float r = product_factor(p, product_row(p, first + unit));
+        if (simt_lane() == 0 && is_far)
+            DECODER_AT(float, p->wide_factors)[unit] = r;
+        else if (simt_lane() == 0)
+            p->factor[unit] = r;
+    }
+    return unit - n;
+}
+
 /* Quantises columns [first, first + n) into panels that begin at `near` or p->panels, by warp `warp` of
- * `n_warps` (those of one block if near, of all blocks if far). The factors come before the chunks because
- * they take longest. A chunk is loaded before the previous one is quantised. A barrier of the compute warps
- * must follow. */
+ * `n_warps` (those of one block if near, of all blocks if far), chunk after chunk; each is loaded before the
+ * previous one is quantised. A barrier of the compute warps must follow. */
 SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_far, SIMT_SHARED char *near,
                                   uint32_t first, uint32_t n, uint32_t warp, uint32_t n_warps)
 {
@@ -200,15 +217,7 @@ SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_f
         p->wide = is_far;
         p->shift = is_far ? 3 : product_shift(n);
     }
-    for (; unit < n; unit += n_warps) {
-        float r = product_factor(p, product_row(p, first + unit));
-        if (simt_lane() == 0 && is_far)
-            DECODER_AT(float, p->wide_factors)[unit] = r;
-        else if (simt_lane() == 0)
-            p->factor[unit] = r;
-    }
     float now[4] = {0}, next[4] = {0};
-    unit -= n;
     if (unit < n * n_chunks)
         product_ask(p, first, unit, n_chunks, now);
     SIMT_SMALL_LOOP
@@ -662,17 +671,21 @@ SIMT_INLINE bool product_run(SIMT_SHARED struct product *p, const struct product
 
 /* --- the op of the persistent decoder --- */
 
-/* Quantises the step's rows: by all blocks together if the product is wide, else by each block for itself.
- * False: end. */
+/* Quantises the step's rows: by all blocks together if the product is wide, else by each block for itself. A
+ * narrow product's factors come behind the barrier, beside the first products: they take longest, and only
+ * the last values of a run need them. False: end. */
 SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p, SIMT_SHARED char *work)
 {
-    if (product_is_wide(w->n_rows, p->k, p->forms, w->args->shared.work_bytes)) {
-        product_quantise(p, true, work, 0, w->n_rows, simt_block() * w->crew.n_warps + simt_warp(),
-                         simt_n_blocks() * w->crew.n_warps);
+    uint32_t n = w->n_rows, n_warps = w->crew.n_warps, warp = simt_warp();
+    if (product_is_wide(n, p->k, p->forms, w->args->shared.work_bytes)) {
+        n_warps *= simt_n_blocks();
+        warp = product_find_factors(p, true, 0, n, simt_block() * w->crew.n_warps + warp, n_warps);
+        product_quantise(p, true, work, 0, n, warp, n_warps);
         return walk_meet(w, 1);
     }
-    product_quantise(p, false, work, 0, w->n_rows, simt_warp(), w->crew.n_warps);
+    product_quantise(p, false, work, 0, n, warp, n_warps);
     crew_sync(&w->crew);
+    product_find_factors(p, false, 0, n, warp, n_warps);
     return true;
 }
 
