@@ -85,6 +85,7 @@ struct config {
 
     uint32_t drain_timeout_ms, drain_min_ms;
     uint32_t watchdog_ms; /* 0: off */
+    int core_dumps;       /* bool */
     int metrics_aliases;  /* bool */
     int log_level;        /* enum log_level */
     int log_format;       /* enum log_format */

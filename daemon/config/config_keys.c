@@ -137,6 +137,8 @@ const struct config_key config_keys[] = {
     {COUNT(watchdog_ms, "10000", 0, HOUR), .zero = "off",
      .help = "The process ends (exit code 9) when the decoder has not responded for this long: never sooner, at most two checks later (a check "
              "every second, or every fifth of this time if shorter). On cuda it also ends when a block waits for others for half this time."},
+    {CHOICE(core_dumps, "no", yes_no),
+     .help = "no: a crash leaves no core, also where the kernel pipes cores to a program, and other processes of the daemon's user cannot read its memory or attach to it: it holds keys and prompts. yes: to debug it."},
     {CHOICE(metrics_aliases, "yes", yes_no), .help = "yes: /metrics also has core metrics under vLLM's names (vllm:)."},
     {CHOICE(log_level, "info", levels), .help = "Least severe level that is logged. Read again on SIGHUP."},
     {CHOICE(log_format, "text", formats), .help = "Format of log lines: text, or JSON objects."},

@@ -378,7 +378,8 @@ static int compile_calls(struct grammar **out, const struct generation *g, struc
                                      .tools = &p->tools,
                                      .only = names,
                                      .one = p->one_call,
-                                     .reasoning = reasoning_of(g),
+                                     .lazy = !p->choice.forced,
+                                     .reasoning = p->choice.forced ? reasoning_of(g) : REASONING_NONE,
                                      .is_control = is_control,
                                      .context = g->model->constraints};
     int rc = list ? tool_grammar_compile(out, &o, err) : -ENOMEM;
@@ -426,8 +427,8 @@ static char *key_of(const struct generation *g)
     if (c->kind != CONSTRAINT_CALLS)
         return json_dumps(c->value, JSON_COMPACT | JSON_ENCODE_ANY);
     json_t *names = names_of(&p->choice);
-    json_t *all = json_pack("[s, b, i, O?, O]", toolcall_format_name(p->format), p->one_call,
-                            (int)reasoning_of(g), names, p->tool_list);
+    json_t *all = json_pack("[s, b, b, i, O?, O]", toolcall_format_name(p->format), p->one_call,
+                            p->choice.forced, (int)reasoning_of(g), names, p->tool_list);
     char *key = all ? json_dumps(all, JSON_COMPACT) : NULL;
     json_decref(names);
     json_decref(all);
@@ -491,12 +492,32 @@ static bool has_tool(const struct toolcall_tools *tools, const char *name)
     return false;
 }
 
+static bool has_strict_tool(const json_t *list)
+{
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (json_is_true(json_object_get(json_object_get(json_array_get(list, i), "function"), "strict")))
+            return true;
+    return false;
+}
+
+/* Calls that may come are bound from their opening on where a tool is strict, and nothing else binds the
+ * text. */
+static void bind_calls(struct generation *g)
+{
+    struct params *p = &g->p;
+    bool held = g->model->constraints && p->format && toolcall_writing_of(p->format);
+    if (held && p->tools.n && p->constraint.kind == CONSTRAINT_NONE && has_strict_tool(p->tool_list))
+        p->constraint = (struct constraint){.kind = CONSTRAINT_CALLS, .field = "tools"};
+}
+
 /* A call that must come is a constraint like the others, and comes before them. */
 static int force_calls(struct generation *g, struct api_error *err)
 {
     struct params *p = &g->p;
-    if (!p->choice.forced)
+    if (!p->choice.forced) {
+        bind_calls(g);
         return 0;
+    }
     if (!p->tools.n)
         return api_invalid(err, "tool_choice", "tool_choice needs tools: none of them is a function");
     if (p->choice.one && !has_tool(&p->tools, p->choice.one))

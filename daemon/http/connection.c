@@ -3,6 +3,7 @@
 #include "http.h"
 #include "base/log.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
@@ -10,6 +11,7 @@
 #define LEFT_MS  1000  /* a request whose sender has left, to be whole */
 #define STILL_MS 1000  /* without a byte: longer than a client needs to send its request or take more */
 #define ROOM     8     /* connections that may come before one that was cut is gone */
+#define TRIED    8     /* addresses with as many idle connections, of which one loses one */
 #define FEW      8     /* idle connections that an address may have without being closed before others */
 
 /* --- time limits --- */
@@ -155,13 +157,17 @@ void connection_watch(struct connection *c)
 /* True where make_room() may close it before replies to clients with a key. */
 static bool is_idle(enum connection_state state)
 {
+    static_assert(CONNECTION_REPLYING == PEER_STATES - 1, "idle states come first");
     return state <= CONNECTION_REPLYING;
 }
 
 static void unlink_connection(struct connection *c)
 {
     struct connection_list *list = &c->server->connections[c->state];
-    c->peer->n_idle -= is_idle(c->state);
+    if (is_idle(c->state)) {
+        TAILQ_REMOVE(&c->peer->idle[c->state], c, of_peer);
+        peer_remove_idle(&c->server->peers, c->peer);
+    }
     TAILQ_REMOVE(&list->queue, c, link);
     list->n--;
 }
@@ -169,8 +175,11 @@ static void unlink_connection(struct connection *c)
 static void link_connection(struct connection *c, enum connection_state state)
 {
     struct connection_list *list = &c->server->connections[state];
-    c->peer->n_idle += is_idle(state);
     c->state = state;
+    if (is_idle(state)) {
+        TAILQ_INSERT_TAIL(&c->peer->idle[state], c, of_peer);
+        peer_add_idle(&c->server->peers, c->peer);
+    }
     c->moved_ns = clock_ns();
     TAILQ_INSERT_TAIL(&list->queue, c, link);
     list->n++;
@@ -221,29 +230,36 @@ void connection_moved(struct connection *c)
 
 /* --- room for others --- */
 
-/* The idle connections of the address that has most of them; 0: none has more than FEW. */
-static uint32_t largest_crowd(const struct http_server *s)
+/* The best to close of those in these queues that have moved nothing since then. */
+static struct connection *first_still(const struct connection_queue *const queues[PEER_STATES],
+                                      uint64_t since_ns)
 {
-    const struct connection *c;
-    uint32_t most = FEW;
-    for (int state = 0; is_idle(state); state++)
-        TAILQ_FOREACH(c, &s->connections[state].queue, link)
-            if (c->peer->n_idle > most)
-                most = c->peer->n_idle;
-    return most > FEW ? most : 0;
+    for (int state = 0; state < PEER_STATES; state++) {
+        struct connection *c = TAILQ_FIRST(queues[state]);
+        if (c && c->moved_ns <= since_ns)
+            return c;
+    }
+    return NULL;
 }
 
-/* The best to close of those that have moved nothing since then and whose address has so many idle ones. */
-static struct connection *find_still(const struct http_server *s, uint64_t since_ns, uint32_t crowd)
+/* The same among all connections, where no address has more than FEW that are idle, else among those of the
+ * addresses that have most: of a few of these, so that looking costs the same however many there are. */
+static struct connection *find_still(const struct http_server *s, uint64_t since_ns)
 {
-    struct connection *c;
-    for (int state = 0; is_idle(state); state++)
-        TAILQ_FOREACH(c, &s->connections[state].queue, link) {
-            if (c->moved_ns > since_ns)
-                break;
-            if (c->peer->n_idle >= crowd)
-                return c;
-        }
+    const struct connection_queue *queues[PEER_STATES];
+    const struct peer *p;
+    int n_tried = 0;
+    for (int state = 0; state < PEER_STATES; state++)
+        queues[state] = &s->connections[state].queue;
+    if (s->peers.most <= FEW)
+        return first_still(queues, since_ns);
+    TAILQ_FOREACH(p, peers_largest(&s->peers), level) {
+        for (int state = 0; state < PEER_STATES; state++)
+            queues[state] = &p->idle[state];
+        struct connection *c = first_still(queues, since_ns);
+        if (c || ++n_tried == TRIED)
+            return c;
+    }
     return NULL;
 }
 
@@ -257,10 +273,9 @@ static void make_room(struct http_server *s)
     if (s->n_connections <= s->cfg->max_connections + SPARE_CONNECTIONS - ROOM)
         return;
     uint64_t now = clock_ns();
-    uint32_t crowd = largest_crowd(s);
-    struct connection *c = find_still(s, now - STILL_MS * 1000000ull, crowd);
+    struct connection *c = find_still(s, now - STILL_MS * 1000000ull);
     if (!c)
-        c = find_still(s, now, crowd);
+        c = find_still(s, now);
     if (!c)
         c = TAILQ_FIRST(&s->connections[CONNECTION_KEYED].queue);
     if (!c)

@@ -2,6 +2,8 @@
  * connection makes room for another. Thread: loop. Memory: from libmicrohttpd's notice of its coming until
  * libuv has closed its handles after that of its going. */
 #pragma once
+#include "peer.h"
+
 #include <microhttpd.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,17 +27,18 @@ enum connection_state {
     CONNECTION_STATES
 };
 
-/* The connections of one state; the first has moved no byte for longest. */
+/* The connections of one state. */
 struct connection_list {
-    TAILQ_HEAD(connection_queue, connection) queue;
+    struct connection_queue queue;
     uint32_t n;
 };
 
 struct connection {
     struct http_server *server;
     struct listener *listener;
-    struct peer *peer;            /* until it is closed */
-    TAILQ_ENTRY(connection) link; /* of the same state */
+    struct peer *peer;               /* until it is closed */
+    TAILQ_ENTRY(connection) link;    /* of the same state */
+    TAILQ_ENTRY(connection) of_peer; /* of the same state and peer, while it is idle */
     enum connection_state state;
     uint64_t moved_ns; /* CLOCK_MONOTONIC: it came to this state, or moved bytes in it */
     int fd;

@@ -46,23 +46,27 @@ static uint32_t put_text(struct writer *x, uint32_t from, const char *s, size_t 
     return from;
 }
 
-/* The texts that do not contain `mark`. */
-static const struct dfa *texts_without(struct builder *b, const char *mark)
+/* Adds a text between two states of an nfa. */
+static void put_nfa_text(struct nfa *a, struct builder *b, uint32_t from, const char *s, uint32_t to)
 {
-    const struct dfa *text = dfa_utf8(&b->shop, mark, strlen(mark));
+    const struct dfa *text = dfa_utf8(&b->shop, s, strlen(s));
+    for (uint32_t i = 0; text && i + 1 < text->n_states; i++) {
+        uint32_t next = i + 2 < text->n_states ? nfa_state(a) : to;
+        nfa_edge(a, from, text->edges[i].lo, text->edges[i].hi, next);
+        from = next;
+    }
+}
+
+/* The texts that contain none of n marks. */
+static const struct dfa *texts_without(struct builder *b, const char *const *marks, size_t n)
+{
     struct nfa a;
     nfa_open(&a, &b->shop);
     nfa_edge(&a, NFA_START, 0, DFA_MAX_CODE, NFA_START);
-    uint32_t at = nfa_state(&a);
-    nfa_empty(&a, NFA_START, at);
-    for (uint32_t s = 0; text && s + 1 < text->n_states; s++) {
-        uint32_t to = nfa_state(&a);
-        nfa_edge(&a, at, text->edges[s].lo, text->edges[s].hi, to);
-        at = to;
-    }
-    nfa_empty(&a, at, NFA_ACCEPT);
+    for (size_t i = 0; i < n; i++)
+        put_nfa_text(&a, b, NFA_START, marks[i], NFA_ACCEPT);
     nfa_edge(&a, NFA_ACCEPT, 0, DFA_MAX_CODE, NFA_ACCEPT);
-    const struct dfa *with = text ? nfa_dfa(&a) : NULL;
+    const struct dfa *with = nfa_dfa(&a);
     return with ? dfa_not(&b->shop, with) : NULL;
 }
 
@@ -73,7 +77,7 @@ static uint32_t put_until(struct writer *x, uint32_t from, const char *mark, con
     uint32_t to = builder_state(b);
     const json_t *min = json_object_get(schema, "minLength"), *max = json_object_get(schema, "maxLength");
     bool control = control_at(x, mark, strlen(mark)) > 0;
-    const struct dfa *text = control ? dfa_all(&b->shop) : texts_without(b, mark);
+    const struct dfa *text = control ? dfa_all(&b->shop) : texts_without(b, &mark, 1);
     json_int_t least = json_integer_value(min), most = json_is_integer(max) ? json_integer_value(max) : -1;
     if (text && (most >= 0 || least > 0) && least >= 0 && least <= MAX_LENGTH && most <= MAX_LENGTH)
         text = dfa_length(&b->shop, text, (uint32_t)least, most < 0 ? DFA_INFINITE : (uint32_t)most);
@@ -281,6 +285,73 @@ static uint32_t put_reasoning(struct writer *x, uint32_t from)
     return out;
 }
 
+/* ---- calls that may come ---- */
+
+#define MAX_OPENINGS 16
+
+/* The marks that open a call as texts: those that are control tokens are no text. */
+static size_t list_openings(const struct writer *x, const char *out[MAX_OPENINGS])
+{
+    const char *mark;
+    size_t n = 0;
+    for (size_t i = 0; (mark = toolcall_call_mark(x->o->format, i)) && n < MAX_OPENINGS; i++)
+        if (!control_at(x, mark, strlen(mark)))
+            out[n++] = mark;
+    return n;
+}
+
+static bool opens_call(const struct writer *x, const char *mark)
+{
+    const char *opening;
+    for (size_t i = 0; (opening = toolcall_call_mark(x->o->format, i)); i++)
+        if (!strcmp(opening, mark))
+            return true;
+    return false;
+}
+
+/* From `from` any text without an opening to `to`, from where the other control tokens lead back. */
+static void put_free(struct writer *x, uint32_t from, uint32_t to)
+{
+    struct builder *b = &x->c.b;
+    const char *openings[MAX_OPENINGS], *mark;
+    size_t n = list_openings(x, openings);
+    builder_dfa(b, n ? texts_without(b, openings, n) : dfa_all(&b->shop), SPELL_RAW, from, to, true);
+    for (size_t i = 0; (mark = toolcall_format_mark(x->o->format, i)); i++)
+        if (control_at(x, mark, strlen(mark)) && !opens_call(x, mark))
+            builder_empty(b, put_text(x, to, mark, strlen(mark)), from);
+}
+
+/* A bare call is the whole text, or the text begins as none does. */
+static uint32_t put_bare(struct writer *x, uint32_t from)
+{
+    struct builder *b = &x->c.b;
+    const struct dfa *like = NULL;
+    uint32_t to = builder_state(b), call;
+    regex_compile(&b->shop, "[ \\t\\r\\n]*(\\{[ \\t\\r\\n]*\"name\"|<\\|python_tag\\|>|<function=)[\\s\\S]*",
+                  strlen("[ \\t\\r\\n]*(\\{[ \\t\\r\\n]*\"name\"|<\\|python_tag\\|>|<function=)[\\s\\S]*"),
+                  REGEX_WHOLE, &like, NULL);
+    builder_dfa(b, like ? dfa_not(&b->shop, like) : NULL, SPELL_RAW, from, to, true);
+    call = put_calls(x, from);
+    builder_empty(b, call, to);
+    return to;
+}
+
+/* The calls themselves begin with the opening, so that they stand beside the text that is free of it. */
+static uint32_t put_lazily(struct writer *x, uint32_t from)
+{
+    struct builder *b = &x->c.b;
+    uint32_t text = builder_state(b);
+    if (toolcall_is_bare(x->o->format))
+        return put_bare(x, from);
+    put_free(x, from, text);
+    uint32_t end = put_calls(x, text);
+    if (x->o->one)
+        builder_last(b, end);
+    else
+        builder_empty(b, end, from);
+    return text;
+}
+
 /* ---- schemas ---- */
 
 /* Tells if a schema can be held exactly, within what is left of the work that all of them may take. */
@@ -360,7 +431,7 @@ static uint32_t open_writer(struct writer *x, uint32_t *start)
 static int close_writer(struct writer *x, uint32_t start, uint32_t end, struct grammar **out,
                         struct error *err)
 {
-    builder_final(&x->c.b, end);
+    builder_last(&x->c.b, end);
     emit_all(&x->c);
     int rc = builder_finish(&x->c.b, start, out, err);
     json_decref(x->c.made);
@@ -379,7 +450,8 @@ int tool_grammar_compile(struct grammar **out, const struct tool_grammar_options
     x.c.root = all_schemas(o, &words);
     if (!x.c.root)
         return error_set(err, words.code, "%s", words.text);
-    uint32_t end = put_calls(&x, open_writer(&x, &start));
+    uint32_t behind = open_writer(&x, &start);
+    uint32_t end = o->lazy ? put_lazily(&x, behind) : put_calls(&x, behind);
     int rc = close_writer(&x, start, end, out, err);
     json_decref(x.c.root);
     return rc;

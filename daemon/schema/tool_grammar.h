@@ -1,9 +1,10 @@
 /* tool_grammar.h - calls of tools as a grammar: what a model must write, in its format, to call one of them.
- * First what it reasons, if its format has that, then one call or several. Arguments are what the tool's
- * schema allows; a schema that cannot be enforced exactly is a JSON object of any members, unless the tool is
- * `strict`. A mark that is a control token of the vocabulary is TOOL_GRAMMAR_CONTROL and its text, a byte
- * that no other text has: so the model writes the token itself, and in no string. Thread: any. Memory:
- * bounded by grammar.h's limits. */
+ * First what it reasons, if its format has that, then one call or several; or, `lazy`, any text in which
+ * calls may come: what opens one in the format's scanner comes only with the whole call. Arguments are what
+ * the tool's schema allows; a schema that cannot be enforced exactly is a JSON object of any members, unless
+ * the tool is `strict`. A mark that is a control token of the vocabulary is TOOL_GRAMMAR_CONTROL and its
+ * text, a byte that no other text has: so the model writes the token itself, and in no string. Thread: any.
+ * Memory: bounded by grammar.h's limits. */
 #pragma once
 #include "base/error.h"
 #include "grammar/grammar.h"
@@ -21,6 +22,7 @@ struct tool_grammar_options {
     const struct toolcall_tools *tools; /* the same, by number */
     const json_t *only;                 /* names that may be called; NULL: all */
     bool one;                           /* one call, no more */
+    bool lazy; /* a call may come, or none: any text up to its opening, and behind it; no `reasoning` */
     enum tool_grammar_reasoning reasoning;
     bool (*is_control)(const void *context, const char *mark);
     const void *context;

@@ -1,7 +1,6 @@
 #include "model_dir.h"
 #include "base/log.h"
 #include "base/utf8.h"
-#include "model_file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -12,8 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SUFFIX ".gguf"
-#define PART   "-00001-of-00001" /* the form of a part's number */
+#define SUFFIX  ".gguf"
+#define PART    "-00001-of-00001" /* the form of a part's number */
+#define TICK_MS 100               /* more than the resolution of the kernel's times of files */
 
 static bool is_digits(const char *s, size_t n)
 {
@@ -41,21 +41,37 @@ static size_t name_length(const char *file)
     return part == 1 ? n - (sizeof PART - 1) : part ? 0 : n;
 }
 
+/* Room for one more entry and its numbers, by powers of two. */
+static bool has_room(struct model_dir *d)
+{
+    size_t n = (size_t)d->n;
+    if (n & (n - 1) || n == 1)
+        return true;
+    size_t room = n ? 2 * n : 2;
+    struct model_dir_entry *entries = realloc(d->entries, room * sizeof *entries);
+    d->entries = entries ? entries : d->entries;
+    int *by_file = realloc(d->by_file, room * sizeof *by_file);
+    d->by_file = by_file ? by_file : d->by_file;
+    int *by_name = realloc(d->by_name, room * sizeof *by_name);
+    d->by_name = by_name ? by_name : d->by_name;
+    return entries && by_file && by_name;
+}
+
 static struct model_dir_entry *add_entry(struct model_dir *d, const char *file, size_t name_len)
 {
     const char *slash = strrchr(file, '/');
-    struct model_dir_entry *more = realloc(d->entries, ((size_t)d->n + 1) * sizeof *more);
-    if (!more)
+    if (!has_room(d))
         return NULL;
-    d->entries = more;
-    more[d->n] =
-        (struct model_dir_entry){.name = strndup(slash ? slash + 1 : file, name_len), .file = strdup(file)};
-    if (!more[d->n].name || !more[d->n].file) {
-        free(more[d->n].name);
-        free(more[d->n].file);
+    struct model_dir_entry *e = &d->entries[d->n];
+    *e = (struct model_dir_entry){.name = strndup(slash ? slash + 1 : file, name_len), .file = strdup(file)};
+    if (!e->name || !e->file) {
+        free(e->name);
+        free(e->file);
         return NULL;
     }
-    return &more[d->n++];
+    d->by_file[d->n] = d->n;
+    d->n++;
+    return e;
 }
 
 static void set_file(struct model_dir_entry *e, const struct stat *st)
@@ -79,66 +95,208 @@ static int number_of_file(const struct model_dir *d, const char *file)
     return -1;
 }
 
-/* Its name is that of the file, whatever link leads to it. */
-static void take_file(struct model_dir *d, const char *file)
+/* ---- reading a directory ---- */
+
+static void scan_file(struct model_dir_scan *s, const char *path, const char *name)
 {
-    const char *slash = strrchr(file, '/');
-    size_t name_len = name_length(slash ? slash + 1 : file);
-    int i = number_of_file(d, file);
+    char asked[PATH_MAX], file[PATH_MAX];
+    size_t n = strlen(path);
     struct stat st;
-    if (!name_len || stat(file, &st) < 0)
+    if (snprintf(asked, sizeof asked, "%s/%s", path, name) >= (int)sizeof asked || !realpath(asked, file) ||
+        strncmp(file, path, n) != 0 || file[n] != '/' || stat(file, &st) < 0 || !S_ISREG(st.st_mode) ||
+        access(file, R_OK) < 0 || !name_length(strrchr(file, '/') + 1))
         return;
-    struct model_dir_entry *e = i < 0 ? add_entry(d, file, name_len) : &d->entries[i];
-    if (!e)
-        return;
-    e->present = true;
-    set_file(e, &st);
+    if (!(s->n & (s->n - 1))) { /* a power of two: there is no more room */
+        struct model_dir_file *more = realloc(s->files, 2 * ((size_t)s->n + 1) * sizeof *more);
+        s->files = more ? more : s->files;
+        s->whole &= more != NULL;
+        if (!more)
+            return;
+    }
+    struct model_dir_file *f = &s->files[s->n];
+    *f = (struct model_dir_file){strdup(file), (uint64_t)st.st_size, st.st_mtime};
+    s->whole &= f->file != NULL;
+    s->n += f->file != NULL;
 }
 
-/* Of two files with one name the one that was added has it, else the first by path. */
-static bool has_name_of(const struct model_dir_entry *a, const struct model_dir_entry *b)
+/* A change in the same tick of the file system's clock as the reading could go unseen: then it is read again
+ * the next time. */
+static struct timespec settled(struct timespec changed)
 {
-    return a != b && a->present && !strcmp(a->name, b->name) &&
-           (a->added || (!b->added && strcmp(a->file, b->file) < 0));
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    int64_t age_ms =
+        (int64_t)(now.tv_sec - changed.tv_sec) * 1000 + (now.tv_nsec - changed.tv_nsec) / 1000000;
+    return age_ms > TICK_MS ? changed : (struct timespec){0};
 }
 
-static const char *why_hidden(const struct model_dir *d, const struct model_dir_entry *e)
+void model_dir_scan(struct model_dir_scan *s, const char *path, int most)
 {
-    if (utf8_valid(e->name, strlen(e->name)) != strlen(e->name))
-        return "its name is no UTF-8";
+    struct stat st;
+    *s = (struct model_dir_scan){0};
+    DIR *dir = opendir(path);
+    if (!dir)
+        return;
+    if (fstat(dirfd(dir), &st) == 0)
+        s->changed = settled(st.st_mtim);
+    s->whole = true;
+    for (struct dirent *entry; s->whole && (entry = readdir(dir));) {
+        if (!name_length(entry->d_name))
+            continue;
+        s->whole = s->n < most;
+        if (s->whole)
+            scan_file(s, path, entry->d_name);
+    }
+    closedir(dir);
+}
+
+void model_dir_scan_free(struct model_dir_scan *s)
+{
+    for (int i = 0; i < s->n; i++)
+        free(s->files[i].file);
+    free(s->files);
+    *s = (struct model_dir_scan){0};
+}
+
+bool model_dir_has_changed(const struct model_dir *d)
+{
+    struct stat st;
+    return !d->changed.tv_sec || stat(d->path, &st) < 0 || st.st_mtim.tv_sec != d->changed.tv_sec ||
+           st.st_mtim.tv_nsec != d->changed.tv_nsec;
+}
+
+/* ---- the list ---- */
+
+static int order_by_file(const void *a, const void *b, void *dir)
+{
+    const struct model_dir_entry *e = ((const struct model_dir *)dir)->entries;
+    return strcmp(e[*(const int *)a].file, e[*(const int *)b].file);
+}
+
+static void sort_files(struct model_dir *d)
+{
+    if (d->n)
+        qsort_r(d->by_file, (size_t)d->n, sizeof *d->by_file, order_by_file, d);
+}
+
+/* Of two files with one name the one that was added has it, else the first by path: it comes first. */
+static int order_by_name(const void *a, const void *b, void *dir)
+{
+    const struct model_dir_entry *x = &((const struct model_dir *)dir)->entries[*(const int *)a],
+                                 *y = &((const struct model_dir *)dir)->entries[*(const int *)b];
+    int order = strcmp(x->name, y->name);
+    if (order == 0)
+        order = (int)y->added - (int)x->added;
+    return order ? order : strcmp(x->file, y->file);
+}
+
+static void hide(struct model_dir_entry *e, const char *why)
+{
+    if (!e->warned)
+        log_warn("%s is left out: %s", e->file, why);
+    e->warned = true;
+    e->present = false;
+}
+
+/* Puts the numbers of what is present in order, and hides what cannot be named. */
+static void sort_names(struct model_dir *d)
+{
+    int n = 0;
     for (int i = 0; i < d->n; i++)
-        if (has_name_of(&d->entries[i], e))
-            return "another file has its name";
+        if (d->entries[i].present)
+            d->by_name[n++] = i;
+    if (n)
+        qsort_r(d->by_name, (size_t)n, sizeof *d->by_name, order_by_name, d);
+    d->n_present = 0;
+    for (int i = 0; i < n; i++) {
+        struct model_dir_entry *e = &d->entries[d->by_name[i]];
+        const struct model_dir_entry *last = d->n_present ? &d->entries[d->by_name[d->n_present - 1]] : NULL;
+        if (utf8_valid(e->name, strlen(e->name)) != strlen(e->name))
+            hide(e, "its name is no UTF-8");
+        else if (last && !strcmp(last->name, e->name))
+            hide(e, "another file has its name");
+        else
+            d->by_name[d->n_present++] = d->by_name[i];
+    }
+}
+
+/* The entry of a file among the first n of by_file, which are in order. */
+static struct model_dir_entry *entry_of(const struct model_dir *d, const char *file, int n)
+{
+    int from = 0, to = n;
+    while (from < to) {
+        int at = from + (to - from) / 2, order = strcmp(file, d->entries[d->by_file[at]].file);
+        if (order == 0)
+            return &d->entries[d->by_file[at]];
+        from = order > 0 ? at + 1 : from;
+        to = order > 0 ? to : at;
+    }
     return NULL;
 }
 
-/* Hides what cannot be named. */
-static void hide(struct model_dir *d)
+static int by_path(const void *a, const void *b)
 {
-    for (int i = 0; i < d->n; i++) {
-        struct model_dir_entry *e = &d->entries[i];
-        const char *why = e->present ? why_hidden(d, e) : NULL;
-        if (why && !e->warned)
-            log_warn("%s is left out: %s", e->file, why);
-        if (why)
-            e->warned = true;
-        e->present &= !why;
+    return strcmp(((const struct model_dir_file *)a)->file, ((const struct model_dir_file *)b)->file);
+}
+
+/* Its name is that of the file, whatever link leads to it. */
+static void take_file(struct model_dir *d, const struct model_dir_file *f, int n_known)
+{
+    struct model_dir_entry *e = entry_of(d, f->file, n_known);
+    if (!e)
+        e = add_entry(d, f->file, name_length(strrchr(f->file, '/') + 1));
+    if (!e)
+        return;
+    e->present = true;
+    e->bytes = f->bytes;
+    e->modified = f->modified;
+}
+
+static void take_files(struct model_dir *d, struct model_dir_scan *s)
+{
+    int n_known = d->n;
+    if (s->n)
+        qsort(s->files, (size_t)s->n, sizeof *s->files, by_path);
+    for (int i = 0; i < s->n; i++)
+        if (!i || by_path(&s->files[i - 1], &s->files[i]) != 0) /* two links may lead to one file */
+            take_file(d, &s->files[i], n_known);
+    sort_files(d);
+    sort_names(d);
+    model_dir_scan_free(s);
+}
+
+void model_dir_take(struct model_dir *d, struct model_dir_scan *s)
+{
+    if (!s->whole) {
+        model_dir_scan_free(s);
+        return;
     }
+    for (int i = 0; i < d->n; i++) /* one that was added may lie elsewhere */
+        d->entries[i].present = d->entries[i].added && access(d->entries[i].file, F_OK) == 0;
+    d->changed = s->changed;
+    take_files(d, s);
 }
 
 void model_dir_read(struct model_dir *d)
 {
-    char file[PATH_MAX];
-    DIR *dir = opendir(d->path);
-    if (!dir)
+    struct model_dir_scan s;
+    model_dir_scan(&s, d->path, INT_MAX);
+    model_dir_take(d, &s);
+}
+
+void model_dir_look_for(struct model_dir *d, const char *name)
+{
+    struct model_dir_scan s = {.whole = true};
+    char file[NAME_MAX + 1];
+    if (strchr(name, '/'))
         return;
-    for (int i = 0; i < d->n; i++) /* one that was added may lie elsewhere */
-        d->entries[i].present = d->entries[i].added && access(d->entries[i].file, F_OK) == 0;
-    for (struct dirent *entry; (entry = readdir(dir));)
-        if (name_length(entry->d_name) && model_file_below(file, d->path, entry->d_name, NULL) == 0)
-            take_file(d, file);
-    closedir(dir);
-    hide(d);
+    if (name_length(name))
+        scan_file(&s, d->path, name);
+    if (snprintf(file, sizeof file, "%s" SUFFIX, name) < (int)sizeof file && name_length(file))
+        scan_file(&s, d->path, file);
+    if (s.n)
+        take_files(d, &s);
+    model_dir_scan_free(&s);
 }
 
 static int by_name(const void *a, const void *b)
@@ -161,6 +319,8 @@ int model_dir_open(struct model_dir *d, const char *path, struct error *err)
     if (d->n)
         qsort(d->entries, (size_t)d->n, sizeof *d->entries,
               by_name); /* so do numbers, until files are added */
+    sort_files(d);
+    sort_names(d);
     return 0;
 }
 
@@ -171,6 +331,8 @@ void model_dir_free(struct model_dir *d)
         free(d->entries[i].file);
     }
     free(d->entries);
+    free(d->by_file);
+    free(d->by_name);
     free(d->path);
     *d = (struct model_dir){0};
 }
@@ -189,7 +351,8 @@ int model_dir_add(struct model_dir *d, const char *file)
         model_dir_look(d, i);
     }
     d->entries[i].present = d->entries[i].added = true;
-    hide(d);
+    sort_files(d);
+    sort_names(d);
     return i;
 }
 
@@ -199,55 +362,49 @@ static bool ends_in(const char *s, const char *suffix)
     return n > k && !strcmp(s + n - k, suffix);
 }
 
+static int number_named(const struct model_dir *d, const char *name)
+{
+    int from = 0, to = d->n_present;
+    while (from < to) {
+        int at = from + (to - from) / 2, order = strcmp(name, d->entries[d->by_name[at]].name);
+        if (order == 0)
+            return d->by_name[at];
+        from = order > 0 ? at + 1 : from;
+        to = order > 0 ? to : at;
+    }
+    return -1;
+}
+
 int model_dir_find(const struct model_dir *d, const char *name)
 {
     static const char *const suffixes[] = {":latest", SUFFIX};
     size_t n = strlen(name);
-    for (int i = 0; i < d->n; i++)
-        if (d->entries[i].present && !strcmp(d->entries[i].name, name))
-            return i;
-    for (size_t k = 0; k < sizeof suffixes / sizeof *suffixes; k++) {
+    int found = number_named(d, name);
+    for (size_t k = 0; found < 0 && k < sizeof suffixes / sizeof *suffixes; k++) {
         char stem[256];
         if (!ends_in(name, suffixes[k]) || n >= sizeof stem)
             continue;
         snprintf(stem, sizeof stem, "%.*s", (int)(n - strlen(suffixes[k])), name);
         return model_dir_find(d, stem);
     }
-    return -1;
-}
-
-/* The next present entry by name after number `i`, or the first where it is -1. */
-static int next_by_name(const struct model_dir *d, int i)
-{
-    int best = -1;
-    for (int k = 0; k < d->n; k++) {
-        const struct model_dir_entry *e = &d->entries[k];
-        if (!e->present || (i >= 0 && strcmp(e->name, d->entries[i].name) <= 0))
-            continue;
-        if (best < 0 || strcmp(e->name, d->entries[best].name) < 0)
-            best = k;
-    }
-    return best;
+    return found;
 }
 
 int model_dir_first(const struct model_dir *d)
 {
-    return next_by_name(d, -1);
+    return d->n_present ? d->by_name[0] : -1;
 }
 
 void model_dir_names(const struct model_dir *d, char *out, size_t room)
 {
     size_t n = 0;
-    int left = 0;
-    for (int i = 0; i < d->n; i++)
-        left += d->entries[i].present;
     out[0] = '\0';
-    for (int i = model_dir_first(d); i >= 0; i = next_by_name(d, i), left--) {
-        size_t len = strlen(d->entries[i].name);
-        if (n + len + 24 > room) { /* room for the words below */
-            snprintf(out + n, room - n, " and %d more", left);
+    for (int i = 0; i < d->n_present; i++) {
+        const char *name = d->entries[d->by_name[i]].name;
+        if (n + strlen(name) + 24 > room) { /* room for the words below */
+            snprintf(out + n, room - n, " and %d more", d->n_present - i);
             return;
         }
-        n += (size_t)snprintf(out + n, room - n, "%s%s", n ? ", " : "", d->entries[i].name);
+        n += (size_t)snprintf(out + n, room - n, "%s%s", n ? ", " : "", name);
     }
 }

@@ -22,8 +22,10 @@
 #define PROGRESS_MS 100
 #define MS          1000000ull
 #define NONE        (-1)
-#define NO_ROOM_S   600 /* so long a model that did not fit alone takes no other's place again */
-#define RETRY_S     30  /* of what has no memory */
+#define NO_ROOM_S   600         /* so long a model that did not fit alone takes no other's place again */
+#define RETRY_S     30          /* of what has no memory */
+#define FEW_MODELS  256         /* of a directory that is read on the loop: some milliseconds */
+#define FRESH_NS    (1000 * MS) /* sizes and times of files that are listed may be so old */
 
 /* A model that is loaded, or about to be. */
 struct place {
@@ -64,6 +66,12 @@ struct model_set {
     struct error why;
     bool served, stopping;
     uv_timer_t *timer;
+    struct {
+        bool on; /* the pool reads the directory */
+        uint64_t at_ns;
+        struct model_dir_scan scan;
+        uv_work_t work;
+    } reading;
     uv_work_t work;
     char last_error[sizeof((struct error *)0)->text];
     int last;
@@ -498,6 +506,44 @@ static void look(struct model_set *set)
     set_timer(set, now_ns);
 }
 
+/* --- reading the directory --- */
+
+static void read_on_pool(uv_work_t *work)
+{
+    struct model_set *set = work->data;
+    model_dir_scan(&set->reading.scan, set->dir.path, INT_MAX);
+}
+
+static void on_read(uv_work_t *work, int status)
+{
+    struct model_set *set = work->data;
+    (void)status; /* it is never cancelled */
+    model_dir_take(&set->dir, &set->reading.scan);
+    set->reading.at_ns = clock_ns();
+    set->reading.on = false;
+}
+
+/* Sees what has come and gone. A directory of many files is read by the pool, and the list is as it was until
+ * then: no client has the loop wait for thousands of files. */
+static void refresh(struct model_set *set)
+{
+    uint64_t now_ns = clock_ns();
+    bool fresh = set->reading.at_ns && now_ns - set->reading.at_ns < FRESH_NS;
+    if (set->reading.on || set->stopping || (fresh && !model_dir_has_changed(&set->dir)))
+        return;
+    if (set->dir.n <= FEW_MODELS) {
+        model_dir_scan(&set->reading.scan, set->dir.path, FEW_MODELS);
+        bool whole = set->reading.scan.whole;
+        model_dir_take(&set->dir, &set->reading.scan);
+        set->reading.at_ns = now_ns;
+        if (whole)
+            return;
+    }
+    set->reading.on = true;
+    set->reading.work.data = set;
+    uv_queue_work(set->options.loop, &set->reading.work, read_on_pool, on_read);
+}
+
 /* --- what the server asks --- */
 
 static int number_of(struct model_set *set, const char *name)
@@ -517,7 +563,11 @@ static int find(void *context, const char *name, struct api_error *e)
         return set->first;
     int number = number_of(set, name);
     if (number < 0) { /* it may be new */
-        model_dir_read(&set->dir);
+        refresh(set);
+        number = number_of(set, name);
+    }
+    if (number < 0 && set->reading.on) {
+        model_dir_look_for(&set->dir, name);
         number = number_of(set, name);
     }
     if (number >= 0)
@@ -563,7 +613,7 @@ static const char *state_of(const struct model_set *set, const struct place *p)
 
 static void read_names(void *context)
 {
-    model_dir_read(&((struct model_set *)context)->dir);
+    refresh(context);
 }
 
 static bool view(void *context, int number, struct model_view *out)
@@ -705,7 +755,7 @@ void model_set_stop(struct model_set *set)
 bool model_set_close(struct model_set *set)
 {
     model_set_stop(set);
-    while (set->closing)
+    while (set->closing || set->reading.on)
         uv_run(set->options.loop, UV_RUN_ONCE);
     for (int i = 0; i < MODEL_SET_MOST; i++) {
         struct place *p = &set->places[i];

@@ -7,6 +7,7 @@
 #include "backend/executor.h"
 #include "load_notice.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "model_file.h"
 #include "base/notify.h"
 #include "serve_text.h"
@@ -22,6 +23,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -503,12 +505,23 @@ static int open_models(struct serve *s, struct error *err)
     return s->cfg->models[0] ? open_set(s, err) : swap_open(&s->swap, &options, s->path, err);
 }
 
+/* LimitCORE=0 alone would not do: the kernel pipes cores to a program whatever the limit. Before keys are
+ * read. */
+static void forbid_cores(void)
+{
+    memory_keep_pagemap();
+    if (prctl(PR_SET_DUMPABLE, 0) < 0)
+        log_warn("a crash may leave a core with keys and prompts: PR_SET_DUMPABLE: %s", strerror(errno));
+}
+
 static int start(struct serve *s, struct error *err)
 {
     struct error inner = {0};
 
     if (notify_open(&s->notify, &inner) < 0)
         log_warn("%s; the service manager is not notified", inner.text);
+    if (!s->cfg->core_dumps)
+        forbid_cores();
     fit_descriptor_limit(s->cfg);
     runtime_prepare(s->cfg);
     int rc = s->cfg->models[0] ? 0 : model_file_find(s->path, s->cfg->model, err);

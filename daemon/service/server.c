@@ -18,9 +18,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define OTHER_DESCRIPTORS 192  /* of other things than connections: on cpu it has about 13, a driver many */
-#define CLOSE_MS          5000 /* the time that server_end() waits for an engine that is stuck */
-#define FLUSH_MS          1000 /* after a drain's time is over: for last replies to leave */
+#define MOST_LEVELS       16384 /* an address with more idle connections is no larger than one with so many */
+#define OTHER_DESCRIPTORS 192   /* of other things than connections: on cpu it has about 13, a driver many */
+#define CLOSE_MS          5000  /* the time that server_end() waits for an engine that is stuck */
+#define FLUSH_MS          1000  /* after a drain's time is over: for last replies to leave */
 #define MAX_LISTENERS     16
 
 /* --- listeners --- */
@@ -406,7 +407,10 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     uv_timer_init(loop, &s->linger_timer);
     s->drain_timer.data = s->linger_timer.data = s;
     s->http.n_handles = 2;
-    int rc = reserve(s, err);
+    uint32_t n = cfg->max_connections < MOST_LEVELS ? cfg->max_connections + SPARE_CONNECTIONS : MOST_LEVELS;
+    int rc = peers_open(&s->http.peers, n) ? 0 : error_set(err, -ENOMEM, "out of memory");
+    if (rc == 0)
+        rc = reserve(s, err);
     if (rc == 0)
         rc = open_wake(s, err);
     if (rc == 0)
@@ -675,6 +679,7 @@ void server_free(struct server *s)
     free(s->http.listeners);
     access_close(s->http.access);
     clients_free(&s->http.clients);
+    peers_close(&s->http.peers);
     tls_unload();
     free(s->where);
     free(s);

@@ -88,15 +88,28 @@ static uint64_t untouched(int pagemap, const struct promise *p)
     return p->size - n_held * page;
 }
 
+static int kept_pagemap = -1;
+
+static int open_pagemap(void)
+{
+    return open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+}
+
+void memory_keep_pagemap(void)
+{
+    if (kept_pagemap < 0)
+        kept_pagemap = open_pagemap();
+}
+
 uint64_t memory_promised(void)
 {
     uint64_t sum = 0;
-    int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    int pagemap = kept_pagemap >= 0 ? kept_pagemap : open_pagemap();
     pthread_mutex_lock(&promises_lock);
     for (const struct promise *p = promises; p; p = p->next)
         sum += untouched(pagemap, p);
     pthread_mutex_unlock(&promises_lock);
-    if (pagemap >= 0)
+    if (pagemap >= 0 && pagemap != kept_pagemap)
         close(pagemap);
     return sum;
 }

@@ -28,6 +28,8 @@ void memory_give(struct memory_block *b); /* unmaps it; an empty block is fine *
 void memory_promise(const struct memory_block *b);
 /* Bytes of promised blocks that were not touched yet (/proc/self/pagemap; where that cannot be read, all). */
 uint64_t memory_promised(void);
+/* Opens that file for good: a process that is not dumpable may not later. Before other threads start. */
+void memory_keep_pagemap(void);
 
 /* The bytes that a new allocation can use: the system's MemAvailable, bounded by the cgroup limits of this
  * process, less what is promised. UINT64_MAX when neither is known. */

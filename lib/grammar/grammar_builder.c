@@ -72,6 +72,13 @@ void builder_final(struct builder *b, uint32_t state)
         b->states[state].final = true;
 }
 
+void builder_last(struct builder *b, uint32_t state)
+{
+    builder_final(b, state);
+    if (!b->failed)
+        b->states[state].last = true;
+}
+
 void builder_bounds(struct builder *b, uint32_t state, uint32_t min, uint32_t max)
 {
     if (b->failed)

@@ -45,6 +45,8 @@ int builder_exhausted(struct builder *b); /* the workshop returned NULL */
 
 uint32_t builder_state(struct builder *b);
 void builder_final(struct builder *b, uint32_t state);
+/* The same of a state that only the whole text can end in: no rule that is called has it. */
+void builder_last(struct builder *b, uint32_t state);
 void builder_bounds(struct builder *b, uint32_t state, uint32_t min, uint32_t max);
 void builder_bytes(struct builder *b, uint32_t from, uint8_t lo, uint8_t hi, uint32_t to, bool counts);
 void builder_empty(struct builder *b, uint32_t from, uint32_t to);

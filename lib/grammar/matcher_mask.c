@@ -3,36 +3,26 @@
  * once and remembered. A byte that leaves the string is looked at anew each time, since it depends on the
  * stack. */
 #include "grammar_builder.h"
-#include "matcher_private.h"
+#include "memo_walk.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_MEMOS 256 /* of a grammar */
+#define MAX_MEMOS  256 /* of a grammar */
+#define MAX_RECENT 4
 #define MEMO_BYTES                                                                                           \
     (8 << 20) /* of a grammar's: 19 KB each for 150,000 tokens, 170 KB where characters count */
 
-struct exit_node { /* a node whose byte leaves the part */
-    uint32_t node;
-    uint32_t count; /* characters of the token before it */
-};
-struct memo {
-    uint32_t *mask;          /* tokens that stay inside */
-    uint8_t *counts;         /* [n_tokens]: their characters, 255 for other tokens; NULL where none count */
-    uint32_t n_inside, most; /* tokens in the mask; the largest of the counts */
-    struct exit_node *exits;
-    uint32_t n_exits, exit_room;
-    uint32_t exit_state;
-    bool byte_exit; /* the exit state reads one byte, and `exits` lists the nodes that have it */
-    bool useless;   /* more than one way out: walk instead */
-};
 struct vocabulary_memos {
     const struct vocabulary *of;
     struct memo **memo; /* by key */
     uint32_t n, n_made;
-    size_t n_bytes; /* of all */
+    size_t n_bytes;                        /* of all */
+    struct any_string any;                 /* of a vocabulary's */
+    const struct memo *recent[MAX_RECENT]; /* of a grammar's: the newest, in turns */
+    uint32_t n_recent;
 };
 
 int memo_store_open(struct vocabulary_memos **out)
@@ -57,6 +47,7 @@ void memo_store_close(struct vocabulary_memos *s)
         return;
     for (uint32_t i = 0; i < s->n; i++)
         memo_free(s->memo[i]);
+    any_string_close(&s->any);
     free(s->memo);
     free(s);
 }
@@ -86,9 +77,7 @@ struct trie_walk {
     struct matcher *m;
     const struct vocabulary *v;
     uint32_t *mask;
-    struct memo *memo; /* being made, or NULL */
-    bool lists_exits;  /* the memo lists the nodes of exit_byte where a text leaves the part */
-    uint8_t exit_byte;
+    struct memo *memo;    /* being made, or NULL */
     struct config *level; /* [max_len + 1] */
     uint64_t pause;       /* with less work left the walk pauses */
     /* The place of the walk: `node` is next; nodes at the levels [0, top] end at ends[]. */
@@ -107,20 +96,6 @@ static void set_token(const struct trie_walk *w, int32_t token, uint32_t count)
     }
 }
 
-static bool add_exit(struct memo *o, uint32_t node, uint32_t count)
-{
-    if (o->n_exits == o->exit_room) {
-        uint32_t more = o->exit_room ? 2 * o->exit_room : 256;
-        struct exit_node *e = realloc(o->exits, more * sizeof *e);
-        if (!e)
-            return false;
-        o->exits = e;
-        o->exit_room = more;
-    }
-    o->exits[o->n_exits++] = (struct exit_node){node, count};
-    return true;
-}
-
 /* Takes the node's byte from the level above it. True: look below it too. */
 static bool walk_node(struct trie_walk *w, uint32_t node, uint32_t depth)
 {
@@ -128,8 +103,8 @@ static bool walk_node(struct trie_walk *w, uint32_t node, uint32_t depth)
     const struct vocabulary_node *n = &w->v->nodes[node];
     const struct config *above = &w->level[depth - 1];
     struct config *here = &w->level[depth];
-    if (w->lists_exits && above->exits && n->byte == w->exit_byte &&
-        !add_exit(w->memo, node, above->exit_count))
+    if (w->memo && w->memo->byte_exit && above->exits && memo_exits_by(w->memo, n->byte) &&
+        !memo_add_exit(w->memo, node, above->exit_count))
         m->failed = true;
     if (above->n == 0 ||
         (m->g->has_unique && !m->alone && !matcher_put_text(m, m->n_text - 1, (char)n->byte)))
@@ -186,12 +161,42 @@ static bool walk(struct trie_walk *w)
 
 /* ---- remembered masks ---- */
 
-static bool reads_one_byte(const struct grammar *g, uint32_t s, uint8_t *byte)
+static bool add_exit_byte(struct memo *o, const struct grammar_edge *e)
 {
-    const struct grammar_state *a = &g->states[s], *b = a + 1;
-    *byte = a->edge < b->edge ? g->edges[a->edge].lo : 0;
-    return !a->final && b->edge - a->edge == 1 && b->empty == a->empty && b->call == a->call &&
-           g->edges[a->edge].lo == g->edges[a->edge].hi;
+    if (e->lo == e->hi && memo_exits_by(o, e->lo))
+        return true;
+    if (e->lo != e->hi || o->n_exit_bytes == MEMO_EXIT_BYTES)
+        return false;
+    o->exit_bytes[o->n_exit_bytes++] = e->lo;
+    return true;
+}
+
+#define EXIT_MOVES 64 /* states that the exit state leads to without input */
+
+/* Fills the bytes that the exit state reads; false: none, or many, or more than these. */
+static bool reads_few_bytes(const struct grammar *g, uint32_t exit, struct memo *o)
+{
+    uint32_t queue[EXIT_MOVES] = {exit}, n = 1;
+    bool few = true;
+    o->n_exit_bytes = 0;
+    for (uint32_t i = 0; i < n && few; i++) {
+        const struct grammar_state *a = &g->states[queue[i]], *b = a + 1;
+        few = (!a->final || a->last) && b->call == a->call && n + (b->empty - a->empty) <= EXIT_MOVES;
+        for (uint32_t k = a->edge; few && k < b->edge; k++)
+            few = add_exit_byte(o, &g->edges[k]);
+        for (uint32_t k = a->empty; few && k < b->empty; k++)
+            queue[n++] = g->empties[k];
+    }
+    return few && o->n_exit_bytes;
+}
+
+/* Exits of the one are all exits of the other. */
+static bool same_exits(const struct memo *x, const struct memo *y)
+{
+    bool same = x->byte_exit && y->byte_exit && x->n_exit_bytes == y->n_exit_bytes;
+    for (uint32_t i = 0; same && i < x->n_exit_bytes; i++)
+        same = memo_exits_by(y, x->exit_bytes[i]);
+    return same;
 }
 
 /* The state outside that the part leads to, found by looking at all of its states that `state` reaches. A
@@ -225,13 +230,78 @@ static uint32_t find_exit(struct matcher *m, uint32_t state, bool *many)
     return exit;
 }
 
+/* In words that a compiler may take several at once: a call for each would be half the time of many masks. */
+static uint32_t count_bits(const uint32_t *mask, uint32_t n_words)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_words; i++) {
+        uint32_t x = mask[i];
+        x -= x >> 1 & 0x55555555;
+        x = (x & 0x33333333) + (x >> 2 & 0x33333333);
+        x = (x + (x >> 4)) & 0x0f0f0f0f;
+        x += x >> 8;
+        n += (x + (x >> 16)) & 0x3f;
+    }
+    return n;
+}
+
 static void count_inside(struct memo *o, const struct vocabulary *v)
 {
-    for (uint32_t i = 0; i < vocabulary_mask_words(v); i++)
-        o->n_inside += (uint32_t)__builtin_popcount(o->mask[i]);
+    o->n_inside = count_bits(o->mask, vocabulary_mask_words(v));
     for (uint32_t t = 0; o->counts && t < v->n_tokens; t++)
         if (o->counts[t] != 255 && o->counts[t] > o->most)
             o->most = o->counts[t];
+}
+
+/* Walks the nodes [node, end), children of one, from a state alone. */
+static bool walk_from(struct trie_walk *w, uint32_t state, uint32_t node, uint32_t end)
+{
+    struct mark before = mark(w->m);
+    if (matcher_start(w->m, (struct thread){state, 0, NO_FRAME, 0}, &w->level[0])) {
+        walk_begin(w, node, end);
+        walk(w);
+    }
+    go_back(w->m, before);
+    return !w->m->failed;
+}
+
+static bool walk_slowly(void *context, uint32_t state, uint32_t node)
+{
+    struct trie_walk *w = context;
+    return walk_from(w, state, node, w->v->nodes[node].end);
+}
+
+/* The mask of any string, if it can stand for most of this one's. */
+static const struct memo *string_memo(const struct vocabulary *v, const struct memo *o)
+{
+    const struct vocabulary_memos *s = v->strings;
+    const struct memo *string = s->memo && s->of == v && s->any.keys ? s->memo[0] : NULL;
+    bool serves = string && !string->useless && string->byte_exit && (!o->byte_exit || same_exits(o, string));
+    return serves ? string : NULL;
+}
+
+/* False: another walk is needed, or the matcher has failed. */
+static bool walk_by_tables(struct matcher *m, const struct vocabulary *v, struct memo *o, uint32_t state,
+                           struct config *level)
+{
+    struct trie_walk w = {.m = m, .v = v, .mask = o->mask, .memo = o, .level = level};
+    const struct memo *recent[MAX_RECENT];
+    struct memo_bases bases = {.memos = recent, .string = string_memo(v, o), .any = &v->strings->any};
+    if (o->counts)
+        return false;
+    o->state = state;
+    for (uint32_t i = 0; i < m->g->memos->n_recent && i < MAX_RECENT; i++) {
+        const struct memo *r = m->g->memos->recent[i];
+        if (!o->byte_exit || same_exits(o, r))
+            recent[bases.n_memos++] = r;
+    }
+    if (memo_walk(m, v, o, &bases, walk_slowly, &w)) {
+        m->g->memos->recent[m->g->memos->n_recent++ % MAX_RECENT] = o;
+        return true;
+    }
+    memset(o->mask, 0, vocabulary_mask_words(v) * sizeof *o->mask);
+    o->n_exits = 0;
+    return m->failed;
 }
 
 static struct memo *memo_make(struct matcher *m, const struct vocabulary *v, uint32_t state,
@@ -247,17 +317,14 @@ static struct memo *memo_make(struct matcher *m, const struct vocabulary *v, uin
     }
     bool many;
     o->exit_state = find_exit(m, state, &many);
-    struct trie_walk w = {.m = m, .v = v, .mask = o->mask, .memo = o, .level = level};
-    o->byte_exit = o->exit_state != NO_FRAME && reads_one_byte(m->g, o->exit_state, &w.exit_byte);
+    o->byte_exit = o->exit_state != NO_FRAME && reads_few_bytes(m->g, o->exit_state, o);
     o->useless = many;
-    w.lists_exits = o->byte_exit;
     if (many)
         return o;
     m->alone = true;
-    if (matcher_start(m, (struct thread){state, 0, NO_FRAME, 0}, &level[0])) {
-        walk_begin(&w, 0, v->n_nodes);
-        walk(&w);
-    }
+    if (!walk_by_tables(m, v, o, state, level))
+        walk_from(&(struct trie_walk){.m = m, .v = v, .mask = o->mask, .memo = o, .level = level}, state, 0,
+                  v->n_nodes);
     m->alone = false;
     if (m->failed)
         goto fail;
@@ -292,7 +359,7 @@ static const struct memo *memo_of(struct matcher *m, const struct vocabulary *v,
                                   struct config *level)
 {
     uint32_t key = m->g->states[state].memo;
-    if (key == GRAMMAR_NO_MEMO || (m->g->has_unique && key >= GRAMMAR_STRING_MEMOS))
+    if (key == GRAMMAR_NO_MEMO)
         return NULL;
     struct vocabulary_memos *s = key < GRAMMAR_STRING_MEMOS ? v->strings : m->g->memos;
     if (!s->memo) {
@@ -348,7 +415,8 @@ struct mask_job {
     struct thread thread;
     struct grammar_part part;
     uint32_t exit_state, exit;
-    bool tried, opened;
+    bool tried, opened; /* with `byte` */
+    uint8_t byte;
     struct config outside;
     struct mark mark;
     size_t n_text;
@@ -375,17 +443,19 @@ static void begin_below(struct mask_job *j, uint32_t node)
     j->at = MASK_BELOW;
 }
 
-/* Behind the byte nothing depends on the count, so one configuration serves all exits. */
+/* Behind the byte nothing depends on the count, so one configuration serves all its exits. */
 static bool opens(struct mask_job *j, uint32_t count, uint32_t node)
 {
     struct matcher *m = j->w.m;
     struct config at = {0};
-    if (j->tried)
+    uint8_t byte = j->w.v->nodes[node].byte;
+    if (j->tried && j->byte == byte)
         return j->opened;
     j->tried = true;
+    j->byte = byte;
     m->n_text++;
     j->opened = matcher_start(m, (struct thread){j->exit_state, count, j->thread.stack, 0}, &at) &&
-                matcher_step(m, &at, j->w.v->nodes[node].byte, &j->outside);
+                matcher_step(m, &at, byte, &j->outside);
     m->n_text--;
     return j->opened;
 }
@@ -399,7 +469,8 @@ static void take_exit(struct mask_job *j)
     if (count < j->part.min || count > j->part.max)
         return;
     if (!opens(j, count, e->node)) {
-        j->exit = o->n_exits;
+        if (o->n_exit_bytes == 1)
+            j->exit = o->n_exits;
         return;
     }
     set_token(&j->w, j->w.v->nodes[e->node].token, 0);
@@ -534,15 +605,13 @@ void matcher_stop_mask(struct matcher *m)
 /* Adds the end tokens and counts all. */
 static uint32_t end_mask(struct matcher *m, const struct vocabulary *v, uint32_t *mask)
 {
-    uint32_t n_words = vocabulary_mask_words(v), n = 0;
+    uint32_t n_words = vocabulary_mask_words(v);
     for (uint32_t i = 0; m->now.can_end && i < v->n_ends; i++)
         if ((uint32_t)v->ends[i] < v->n_tokens)
             mask[v->ends[i] / 32] |= 1u << (v->ends[i] % 32);
     if (m->failed)
         memset(mask, 0, n_words * sizeof *mask);
-    for (uint32_t i = 0; i < n_words; i++)
-        n += (uint32_t)__builtin_popcount(mask[i]);
-    return n;
+    return count_bits(mask, n_words);
 }
 
 bool matcher_mask_part(struct matcher *m, const struct vocabulary *v, uint32_t *mask, uint64_t steps,
@@ -584,6 +653,8 @@ int vocabulary_warm(struct vocabulary *v)
         rc = matcher_open(&m, g);
     if (rc == 0 && matcher_bytes(m, "\"", 1) == 1)
         matcher_mask(m, v, mask);
+    if (rc == 0)
+        rc = any_string_open(&v->strings->any, v, g);
     matcher_close(m);
     grammar_unref(g);
     free(mask);

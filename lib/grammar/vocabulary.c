@@ -48,6 +48,7 @@ static void lay_out(struct vocabulary *v, const struct word *w, uint32_t n, uint
             v->nodes[open[depth]].end = v->n_nodes;
         if (i && shared == w[i].len) { /* the same bytes */
             int32_t *at = &v->nodes[open[depth]].token;
+            v->nodes[open[depth]].shared = true;
             while (*at >= 0)
                 at = &v->same[*at];
             *at = (int32_t)w[i].token;

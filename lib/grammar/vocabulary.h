@@ -13,6 +13,7 @@ struct vocabulary_node { /* in depth-first order: the children follow */
     uint32_t end;        /* behind the last node below */
     int32_t token;       /* the first token that ends here, or -1; `same` has the others */
     uint8_t byte, depth; /* depth 1: the first byte of a token; 255 stands for as much or more */
+    bool shared;         /* several tokens end here */
 };
 struct vocabulary_memos;
 struct vocabulary {

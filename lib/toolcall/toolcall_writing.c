@@ -111,3 +111,18 @@ bool toolcall_reasoning_is_open(const struct toolcall_format *f, const char *pro
         n--;
     return len && n >= len && !memcmp(prompt + n - len, f->think, len);
 }
+
+const char *toolcall_call_mark(const struct toolcall_format *f, size_t i)
+{
+    if (f->harmony)
+        return i ? NULL : " to=functions.";
+    for (const struct mark *m = f->marks; m->action; m++)
+        if (m->action >= MARK_SECTION && m->action <= MARK_LIST && !i--)
+            return m->s;
+    return NULL;
+}
+
+bool toolcall_is_bare(const struct toolcall_format *f)
+{
+    return f->bare;
+}

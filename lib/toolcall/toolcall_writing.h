@@ -21,6 +21,11 @@ struct toolcall_writing {
 /* NULL: the format has no calls, or none that are described. */
 const struct toolcall_writing *toolcall_writing_of(const struct toolcall_format *f);
 
+/* A mark by which the scanner knows a call, number i; NULL beyond the last. */
+const char *toolcall_call_mark(const struct toolcall_format *f, size_t i);
+/* True if a call is a whole text that begins as a JSON object. */
+bool toolcall_is_bare(const struct toolcall_format *f);
+
 struct toolcall_reasoning {
     const char *open, *close; /* NULL: the format has none */
 };

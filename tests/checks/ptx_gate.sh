@@ -6,15 +6,20 @@
 # barriers, ordered accesses, copies and mma as EXPECTED has them (a barrier that the compiler duplicated shows
 # there), no float operation that ptxas may fuse with its neighbour. ptxas then assembles it for the oldest and the newest
 # generation that will run it, with --all also for those between: no warning, no spill, no stack, registers within what
-# the block size leaves, in the machine code as many barriers and mma as in the PTX, a MEMBAR for each release and a CCTL for each acquire. A file that has passed is not assembled again: a stamp in its directory names the hash of it, of this
-# script and of ptxas.
+# the block size leaves, in the machine code as many barriers and mma as in the PTX, a MEMBAR for each release and a CCTL for each
+# acquire. What has passed is not assembled again, in any tree: a stamp in the user's cache (XDG_CACHE_HOME/hearth/ptxas) has the hash of
+# file, generation, this script and ptxas as its name.
 #
 # EXPECTED has a line per file: name, then word=count. `ptx_gate.sh --print EXPECTED CLANG_MAJOR DIRECTORY...` writes
-# such lines. They hold for clang 19; with another the counts are not compared.
+# such lines. They hold for clang 19; with another the counts are not compared. sass_expected.txt beside it has figures of the
+# machine code of the large kernels on sm_80 and sm_90: sass_figures.sh, and registers. `--print-sass` writes them, of the kernels' DIRECTORY;
+# with another ptxas than theirs they are not compared.
 set -u
 print=""
 all=""
+print_sass=""
 [ "$1" = --print ] && { print=1; shift; }
+[ "$1" = --print-sass ] && { print_sass=1; shift; }
 [ "$1" = --all ] && { all=1; shift; }
 expected=$1
 clang=$2
@@ -22,6 +27,9 @@ shift 2
 status=0
 n_files=0
 self=$0
+here=$(cd "$(dirname "$0")" && pwd)
+sass=$(dirname "$expected")/sass_expected.txt # of this version of ptxas:
+sass_ptxas=13.0
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -70,16 +78,6 @@ budget() {
     awk '/^\.maxntid/ { gsub(",", ""); warps = int(($2 + 31) / 32) } /^\.minnctapersm/ { n = int(16384 / (int((warps * $2 + 3) / 4) * 32) / 8) * 8; if (n > 255) n = 255; if (!least || n < least) least = n } END { print least }' "$1"
 }
 
-# The machine code of a cubin in the words of its PTX. An instruction has 16 bytes and the opcode in the lowest 12 bits; the
-# numbers are those of sm_80 to sm_120, found by assembling PTX with one instruction of a kind.
-sass_counts() {
-    readelf -SW "$1" 2>/dev/null | sed -nE 's/.* \.text\.[A-Za-z0-9_]+ +PROGBITS +[0-9a-f]+ ([0-9a-f]+) ([0-9a-f]+) .*/\1 \2/p' |
-        while read -r offset size; do
-            od -An -v -t x2 -w16 -j $((0x$offset)) -N $((0x$size)) "$1"
-        done | awk 'BEGIN { split("b1d bar 91d bar 31d bar 237 mma 992 membar 98f cctl", w); for (i = 1; i in w; i += 2) word[w[i]] = w[i + 1] }
-            { n[word[substr($1, 2)]]++ } END { print n["bar"] + 0, n["mma"] + 0, n["membar"] + 0, n["cctl"] + 0 }'
-}
-
 # PTX's counts of the same: barriers, mma, releases (each a MEMBAR before its store), acquires (each a CCTL.IVALL behind its
 # load, which drops what L1 holds).
 ptx_counts() {
@@ -88,14 +86,54 @@ ptx_counts() {
     done
 }
 
-# A barrier or mma that ptxas duplicated or dropped, and an order that it dropped. It may duplicate an ordered load.
+# figure WORD: its number in $figures.
+figure() {
+    echo "$figures" | sed -E "s/.*\\b$1=([^ ]*).*/\\1/"
+}
+
+# A barrier or mma that ptxas duplicated or dropped, an order that it dropped, a plain load that it moved between an acquiring
+# load and what makes that one acquire. It may duplicate an ordered load.
 check_sass() {
     name=$1 generation=$2
-    # shellcheck disable=SC2046 # eight numbers
-    set -- $(ptx_counts "$3") $(sass_counts "$4")
-    [ "$1 $2" = "$5 $6" ] || fail "$name: on sm_$generation ptxas made $5 barriers and $6 mma of $1 and $2"
-    [ "$7" -ge "$3" ] || fail "$name: on sm_$generation ptxas made $7 MEMBAR of $3 releases"
-    [ "$8" -ge "$4" ] || fail "$name: on sm_$generation ptxas made $8 CCTL of $4 acquires"
+    figures=$("$here/sass_figures.sh" "$4" "$generation")
+    # shellcheck disable=SC2046 # four numbers
+    set -- $(ptx_counts "$3")
+    [ "$1 $2" = "$(figure bar) $(figure mma)" ] || fail "$name: on sm_$generation ptxas made $(figure bar) barriers and $(figure mma) mma of $1 and $2"
+    [ "$(figure membar)" -ge "$3" ] || fail "$name: on sm_$generation ptxas made $(figure membar) MEMBAR of $3 releases"
+    [ "$(figure cctl)" -ge "$4" ] || fail "$name: on sm_$generation ptxas made $(figure cctl) CCTL of $4 acquires"
+    [ "$(figure weak)" = 0 ] || fail "$name: on sm_$generation ptxas put $(figure weak) plain loads between an acquiring load and its CCTL"
+}
+
+# The figures that are kept, of the kernels with main loops, for one version of ptxas. Counts must be the same; a loop may take
+# up to a twentieth more instructions, and fewer.
+check_kept() {
+    name=$1 generation=$2 figures="$figures registers=$3"
+    kept=$(grep -E "^$name sm_$generation " "$sass") || return 0
+    echo "$figures" | awk -v kept="$kept" '
+        function number(line, word,  n, f, i) {
+            n = split(line, f, /[ =]/)
+            for (i = 1; i < n; i++) if (f[i] == word) return f[i + 1]
+        }
+        {
+            n = split("bar mma membar cctl warpsync", words, " ")
+            for (i = 1; i <= n; i++) if (number($0, words[i]) != number(kept, words[i])) bad = bad " " words[i]
+            if (number($0, "registers") + 0 > number(kept, "registers") + 0) bad = bad " registers"
+            n = split(number($0, "loops"), have, ",")
+            if (n != split(number(kept, "loops"), want, ",")) bad = bad " number-of-loops"
+            else for (i = 1; i <= n; i++) {
+                if (have[i] == want[i]) continue
+                split(have[i], h, "/"); split(want[i], w, "/")
+                if (h[2] != w[2] || h[1] > w[1] * 1.05) bad = bad " loop-" i
+            }
+            if (bad) { print bad; exit 1 }
+        }' >"$work/changed" || fail "$name: its machine code for sm_$generation changed:$(cat "$work/changed")
+    have: $figures
+    want: $kept"
+}
+
+# Registers of the kernel that has most, as ptxas says.
+most_registers() {
+    sed -nE 's/.*Used ([0-9]+) registers.*/\1/p' "$work/log" | sort -n | tail -n 1
 }
 
 assemble() {
@@ -106,10 +144,10 @@ assemble() {
     *) generations="90${all:+ 100} 120" ;;
     esac
     for generation in $generations; do
-        stamp="$(dirname "$ptx")/.$name.$generation.assembled"
-        hash=$({ "$ptxas" --version && cat "$ptx" "$self"; } | sha256sum)
-        if [ "$(cat "$stamp" 2>/dev/null)" = "$hash" ]; then
-            echo "ok      $name on sm_$generation: as before"
+        stamp=$stamps/$({ echo "$generation" && "$ptxas" --version && cat "$ptx" "$self" "$here/sass_figures.sh" "$sass"; } | sha256sum | cut -d ' ' -f 1)
+        if [ -e "$stamp" ]; then
+            touch "$stamp"
+            echo "ok      $name on sm_$generation: $(cat "$stamp"), as before"
             continue
         fi
         before=$status
@@ -118,9 +156,10 @@ assemble() {
         grep -iE 'warning' "$work/log" && fail "$name: ptxas warns for sm_$generation"
         grep -E 'spill|stack' "$work/log" | grep -vE '^ *0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads' && fail "$name: stack or spills on sm_$generation"
         check_sass "$name" "$generation" "$ptx" "$work/cubin"
-        used=$(sed -nE 's/.*Used ([0-9]+) registers.*/\1/p' "$work/log" | sort -n | tail -n 1)
+        used=$(most_registers)
         [ "${used:-999}" -le "${limit:-0}" ] || fail "$name: ${used:-no count of} registers on sm_$generation, of $limit"
-        [ $status != 0 ] || { echo "$hash" >"$stamp"; echo "ok      $name on sm_$generation: $used of $limit registers"; }
+        [ -n "$other_ptxas" ] || [ "$clang" != 19 ] || check_kept "$name" "$generation" "${used:-999}"
+        [ $status != 0 ] || { echo "$used of $limit registers" >"$stamp"; echo "ok      $name on sm_$generation: $used of $limit registers"; }
         status=$((before | status))
     done
 }
@@ -129,6 +168,25 @@ ptxas=""
 for candidate in ptxas /usr/local/cuda/bin/ptxas /opt/cuda/bin/ptxas; do
     [ -n "$ptxas" ] || ptxas=$(command -v "$candidate" || true)
 done
+
+# Stamps that no run has asked for in a month go.
+stamps=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/hearth/ptxas
+mkdir -p "$stamps" 2>/dev/null && [ -w "$stamps" ] || stamps=$work
+[ "$stamps" = "$work" ] || find "$stamps" -type f -mtime +30 -delete
+
+other_ptxas=""
+[ -z "$ptxas" ] || "$ptxas" --version | grep -q "release $sass_ptxas," || other_ptxas=1
+
+if [ -n "$print_sass" ]; then
+    [ -n "$ptxas" ] || { echo "ptx_gate.sh: --print-sass needs ptxas" >&2; exit 2; }
+    for name in attention mul_mat persistent_decoder; do
+        for generation in 80 90; do
+            "$ptxas" -v -arch=sm_$generation "$1/${name}_sm$generation.ptx" -o "$work/cubin" 2>"$work/log" || exit 1
+            echo "${name}_sm$generation sm_$generation $("$here/sass_figures.sh" "$work/cubin" $generation) registers=$(most_registers)"
+        done
+    done
+    exit 0
+fi
 
 for directory in "$@"; do
     for ptx in "$directory"/*_sm*.ptx; do
@@ -153,5 +211,6 @@ if [ "$n_files" = 0 ]; then
 fi
 [ "$clang" = 19 ] || echo "SKIP ptx_gate counts: the table is of clang 19, this is clang $clang"
 [ -n "$ptxas" ] || echo "SKIP ptx_gate ptxas: ptxas is not installed"
+[ -z "$other_ptxas" ] || echo "SKIP ptx_gate sass: sass_expected.txt is of ptxas $sass_ptxas, this is another"
 [ $status = 0 ] && echo "$n_files PTX files in order"
 exit $status

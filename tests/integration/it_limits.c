@@ -4,6 +4,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/resource.h>
 
 static char *spaces(size_t n)
@@ -476,6 +477,27 @@ DAEMON_TEST(many, connections_that_come_back_at_once_close_none_of_another_addre
     for (int i = 0; i < 300; i++)
         close(fds[i]);
     close(fd);
+}
+
+/* 2,000 connections of 400 addresses hold nearly all places. Those of one address that come then close their
+ * own, however many: all others still get an answer. */
+DAEMON_TEST(many, connections_of_one_address_close_none_of_hundreds_of_others, "--max-connections", "2000",
+            "--header-timeout-ms", "3600000")
+{
+    enum { OTHERS = 2000, CROWD = 300 };
+    static int fds[OTHERS + CROWD];
+    for (int i = 0; i < OTHERS; i++)
+        fds[i] = connect_from(256 + i % 400);
+    for (int i = OTHERS; i < OTHERS + CROWD; i++)
+        fds[i] = connect_from(1);
+    for (int i = 0; i < OTHERS; i += 97)
+        expect_health(fds[i]);
+    for (int i = 0; i < OTHERS; i++) {
+        struct pollfd closed = {.fd = fds[i], .events = POLLRDHUP};
+        cr_assert_eq(poll(&closed, 1, 0), 0, "connection %d was closed", i);
+    }
+    for (int i = 0; i < OTHERS + CROWD; i++)
+        close(fds[i]);
 }
 
 DAEMON_TEST(many, refused_bodies_without_end_keep_health_from_nobody, PATIENT)

@@ -163,6 +163,30 @@ Test(models, lists_show_what_there_is_and_what_is_loaded)
     finish();
 }
 
+/* The pool reads a directory of many files: the list that asks for it is that of before, and no client waits
+ * for thousands of files. A request finds its model at once. */
+Test(models, many_files_are_not_read_on_the_loop)
+{
+    char path[200];
+    admin_open();
+    admin_copy(QWEN, "a.gguf", SIZE_MAX);
+    for (int i = 0; i < 1000; i++) {
+        snprintf(path, sizeof path, "%s/m%03d.gguf", admin_dir, i);
+        FILE *f = fopen(path, "w");
+        cr_assert(f && fclose(f) == 0);
+    }
+    daemon_start((const char *[]){"--model", "", "--models", admin_dir, NULL});
+    admin_copy(QWEN, "new.gguf", SIZE_MAX);
+    struct reply r = get("/v1/models");
+    cr_assert(r.status == 200 && strstr(r.body, "\"id\":\"m999\"") && !strstr(r.body, "\"id\":\"new\""));
+    reply_free(&r);
+    wait_state("new", "file");
+    admin_copy(QWEN, "newest.gguf", SIZE_MAX);
+    expect_reply("/generate", STORY("newest", ",\"max_tokens\":1"), 200, "\"model\":\"newest\"");
+    expect_reply("/generate", STORY("zz", ""), 404, "no model zz (there are: a, m000");
+    finish();
+}
+
 Test(models, a_name_that_is_none_is_a_404_of_its_dialect_and_names_what_there_is)
 {
     start(NULL, NULL);

@@ -166,3 +166,55 @@ Test(tool_choice, a_format_waits_for_the_end_of_the_reasoning_that_the_prompt_op
     json_decref(root);
     end();
 }
+
+/* ---- strict tools that may be called ---- */
+
+#define STRICT                                                                                               \
+    "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"weather\",\"strict\":%s,"                    \
+    "\"parameters\":" SCHEMA "}}]"
+
+static char *ask_strict(const char *strict, int seed, const char *rest)
+{
+    char members[2048];
+    int n = snprintf(members, sizeof members, ASK ",\"max_tokens\":60,\"seed\":%d%s,", seed, rest);
+    snprintf(members + n, sizeof members - (size_t)n, STRICT, strict);
+    json_t *root = ask(CHAT, members);
+    char *text = json_dumps(json_at(root, "choices.0.message"), JSON_SORT_KEYS);
+    json_decref(root);
+    return text;
+}
+
+/* The demo model tells stories, in which no call opens. */
+Test(tool_choice, a_strict_tool_that_is_not_called_leaves_the_text_as_it_is)
+{
+    strcpy(model, "/tmp/hearth-template-XXXXXX");
+    int fd = mkstemp(model);
+    cr_assert(fd >= 0 && write(fd, HERMES, sizeof HERMES - 1) == (ssize_t)sizeof HERMES - 1);
+    close(fd);
+    daemon_start((const char *[]){"--chat-template", model, NULL});
+    for (int seed = 0; seed < 4; seed++) {
+        char *free_text = ask_strict("false", seed, ""), *strict = ask_strict("true", seed, ""),
+             *greedy = ask_strict("true", seed, ",\"temperature\":0"),
+             *free_greedy = ask_strict("false", seed, ",\"temperature\":0");
+        cr_assert_str_eq(free_text, strict);
+        cr_assert_str_eq(free_greedy, greedy);
+        free(free_text);
+        free(strict);
+        free(greedy);
+        free(free_greedy);
+    }
+    end();
+}
+
+Test(tool_choice, a_strict_tool_whose_schema_cannot_be_held_is_refused_with_auto_too)
+{
+    start();
+    struct reply r =
+        post(CHAT, "{" ASK ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\","
+                   "\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"x\":{\"type\":"
+                   "\"array\",\"uniqueItems\":true}}}}}]}");
+    cr_assert_eq(r.status, 400, "%s", r.body);
+    cr_assert(strstr(r.body, "uniqueItems") && strstr(r.body, "\"param\":\"tools\""), "%s", r.body);
+    reply_free(&r);
+    end();
+}

@@ -268,6 +268,12 @@ PTX_SHIFT(shr_s16, int16_t, 16, a >> n, a >> 15)
 PTX_SHIFT(shr_s32, int32_t, 32, a >> n, a >> 31)
 PTX_SHIFT(shr_s64, int64_t, 64, a >> n, a >> 63)
 
+/* shf.l.wrap: the upper word of b:a shifted to the left by c modulo 32. */
+SIMT_INLINE uint32_t ptx_shf_l_wrap_b32(uint32_t a, uint32_t b, uint32_t c)
+{
+    return (uint32_t)(((uint64_t)b << 32 | a) << (c & 31) >> 32);
+}
+
 /* ---- 9.7.8 data movement and conversion ---- */
 
 PTX_OP1(mov_pred, bool, bool, a)
@@ -353,6 +359,7 @@ SIMT_INLINE void ptx_check_aligned(const char *p, uintptr_t size)
     if ((uintptr_t)p % size)
         __builtin_trap();
 }
+typedef uint16_t ptx_u16x4 __attribute__((vector_size(8)));
 typedef uint32_t ptx_u32x2 __attribute__((vector_size(8)));
 typedef uint32_t ptx_u32x4 __attribute__((vector_size(16)));
 typedef float ptx_f32x2 __attribute__((vector_size(8)));
@@ -383,6 +390,7 @@ typedef uint64_t ptx_u64x2 __attribute__((vector_size(16)));
     PTX_LD(space##_u64, uint64_t)                                                                            \
     PTX_LD(space##_b64, uint64_t)                                                                            \
     PTX_LD(space##_f32, float)                                                                               \
+    PTX_LD(space##_v4_u16, ptx_u16x4)                                                                        \
     PTX_LD(space##_v2_u32, ptx_u32x2)                                                                        \
     PTX_LD(space##_v2_f32, ptx_f32x2)                                                                        \
     PTX_LD(space##_v2_u64, ptx_u64x2) PTX_LD(space##_v4_u32, ptx_u32x4) PTX_LD(space##_v4_f32, ptx_f32x4)

@@ -403,12 +403,12 @@ Test(emulated_launch, a_toy_with_blocks_that_wait_for_each_other_runs)
     struct bench b = open_bench();
     void *function = function_of(&b, "grid_barrier", "grid_barrier");
     size_t bytes = 3 * GRID_BARRIER_THREADS * 4;
-    uint64_t words = device_memory(&b, 4 + FLOW_WORDS * 4), cells = device_memory(&b, bytes),
+    uint64_t words = device_memory(&b, 8 + FLOW_WORDS * 4), cells = device_memory(&b, bytes),
              out = device_memory(&b, bytes);
     struct grid_barrier_args args = {.cells = (uint32_t *)(uintptr_t)cells,
                                      .out = (uint32_t *)(uintptr_t)out,
                                      .counter = (uint32_t *)(uintptr_t)words,
-                                     .words = (uint32_t *)(uintptr_t)(words + 4),
+                                     .words = (uint32_t *)(uintptr_t)(words + 8),
                                      .rounds = 2};
     void *parameters[] = {&args};
     uint32_t sums[3 * GRID_BARRIER_THREADS];

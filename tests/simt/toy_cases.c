@@ -6,7 +6,6 @@
 
 #define BLOCKS        4
 #define ROUNDS        3
-#define TILES         5
 #define N_OUT_BARRIER (BLOCKS * GRID_BARRIER_THREADS)
 
 /* A buffer of the case, mapped for the kernel. Those that are zeroed before each run come first. */
@@ -38,7 +37,7 @@ static void open_grid_barrier(struct toy_case *c)
     struct grid_barrier_args *a = (struct grid_barrier_args *)c->args;
     a->cells = buffer(c, N_OUT_BARRIER * 4, 0, "cells");
     a->out = buffer(c, N_OUT_BARRIER * 4, 0, "out");
-    a->counter = buffer(c, 4, 0, "counter");
+    a->counter = buffer(c, 8, 0, "counter");
     a->words = buffer(c, FLOW_WORDS * 4, 0, "words");
     a->rounds = ROUNDS;
 }
@@ -55,40 +54,6 @@ static bool right_grid_barrier(const struct toy_case *c)
                 return false;
         }
     return true;
-}
-
-static void open_flag_hop(struct toy_case *c)
-{
-    struct flag_hop_args *a = (struct flag_hop_args *)c->args;
-    a->parts = buffer(c, FLAG_HOP_HEADS * BLOCKS * FLAG_HOP_THREADS * 4, 0, "parts");
-    a->merged = buffer(c, FLAG_HOP_HEADS * FLAG_HOP_THREADS * 4, 0, "merged");
-    a->out = buffer(c, BLOCKS * FLAG_HOP_THREADS * 4, 0, "out");
-    a->tickets = buffer(c, FLAG_HOP_HEADS * 4, 0, "tickets");
-    a->flags = buffer(c, FLAG_HOP_HEADS * 4, 0, "flags");
-    a->words = buffer(c, FLOW_WORDS * 4, 0, "words");
-    a->rounds = ROUNDS;
-}
-
-static bool right_flag_hop(const struct toy_case *c)
-{
-    const struct flag_hop_args *a = (const struct flag_hop_args *)c->args;
-    uint32_t x[BLOCKS][FLAG_HOP_THREADS], merged[FLAG_HOP_HEADS][FLAG_HOP_THREADS];
-    for (uint32_t b = 0; b < BLOCKS; b++)
-        for (uint32_t t = 0; t < FLAG_HOP_THREADS; t++)
-            x[b][t] = b * 100 + t;
-    for (uint32_t r = 0; r < ROUNDS; r++) {
-        for (uint32_t h = 0; h < FLAG_HOP_HEADS; h++)
-            for (uint32_t t = 0; t < FLAG_HOP_THREADS; t++) {
-                merged[h][t] = 0;
-                for (uint32_t b = 0; b < BLOCKS; b++)
-                    merged[h][t] = merged[h][t] * 3 + x[b][t] + h;
-            }
-        for (uint32_t b = 0; b < BLOCKS; b++)
-            for (uint32_t t = 0; t < FLAG_HOP_THREADS; t++)
-                for (uint32_t h = 0; h < FLAG_HOP_HEADS; h++)
-                    x[b][t] += merged[h][(t + 1) % FLAG_HOP_THREADS];
-    }
-    return memcmp(a->out, x, sizeof x) == 0;
 }
 
 static void open_weight_ring(struct toy_case *c)
@@ -137,74 +102,9 @@ static bool right_weight_ring(const struct toy_case *c)
     return true;
 }
 
-static void open_mma_tiles(struct toy_case *c)
-{
-    struct mma_tiles_args *a = (struct mma_tiles_args *)c->args;
-    a->c = buffer(c, BLOCKS * 128 * 4, 0, "c");
-    a->sums = buffer(c, 2 * BLOCKS * 4, 0, "sums");
-    size_t size = (size_t)BLOCKS * TILES * MMA_TILES_BYTES;
-    char *tiles = buffer(c, size, SIMT_MAP_READ_ONLY, "tiles");
-    fill_random(tiles, size);
-    a->tiles = tiles;
-    a->n_tiles = TILES;
-}
-
-static bool right_mma_tiles(const struct toy_case *c)
-{
-    const struct mma_tiles_args *a = (const struct mma_tiles_args *)c->args;
-    for (uint32_t b = 0; b < BLOCKS; b++) {
-        int32_t sum = 0;
-        uint32_t odd = 0;
-        for (uint32_t i = 0; i < 128; i++) {
-            int32_t want = 0;
-            for (uint32_t j = 0; j < TILES; j++) {
-                const char *tile = a->tiles + (size_t)(b * TILES + j) * MMA_TILES_BYTES;
-                const uint8_t *x = (const uint8_t *)tile + i / 8 * 32;
-                const int8_t *y = (const int8_t *)tile + 512 + i % 8 * 32;
-                for (uint32_t k = 0; k < 32; k++)
-                    want += x[k] * y[k];
-            }
-            if (a->c[b * 128 + i] != want)
-                return false;
-            sum += want;
-            if (i / 8 < 8 && i % 2 == 0) /* what lane i / 2 holds as c[0] */
-                odd |= (uint32_t)(want & 1) << (i / 8 * 4 + i % 8 / 2);
-        }
-        if (a->sums[b] != sum || (uint32_t)a->sums[BLOCKS + b] != odd)
-            return false;
-    }
-    return true;
-}
-
-static void open_hand_off(struct toy_case *c)
-{
-    struct hand_off_args *a = (struct hand_off_args *)c->args;
-    a->there = buffer(c, 128, 0, "there");
-    a->back = buffer(c, 128, 0, "back");
-    a->flags = buffer(c, 8, 0, "flags");
-    a->out = buffer(c, 128, 0, "out");
-    a->rounds = ROUNDS;
-}
-
-static bool right_hand_off(const struct toy_case *c)
-{
-    const struct hand_off_args *a = (const struct hand_off_args *)c->args;
-    for (uint32_t lane = 0; lane < 32; lane++) {
-        uint32_t x = lane;
-        for (uint32_t r = 1; r <= ROUNDS; r++)
-            x = (x + r) * 2;
-        if (a->out[lane] != x)
-            return false;
-    }
-    return true;
-}
-
 const struct toy_kind toy_kinds[] = {
     {"grid_barrier", BLOCKS, 0, open_grid_barrier, right_grid_barrier},
-    {"flag_hop", BLOCKS, 16, open_flag_hop, right_flag_hop},
     {"weight_ring", BLOCKS, WEIGHT_RING_SHARED, open_weight_ring, right_weight_ring},
-    {"mma_tiles", BLOCKS, MMA_TILES_SHARED, open_mma_tiles, right_mma_tiles},
-    {"hand_off", 2, 0, open_hand_off, right_hand_off},
 };
 const uint32_t n_toy_kinds = sizeof toy_kinds / sizeof toy_kinds[0];
 

@@ -33,7 +33,7 @@ static void *must(void *p)
     return p;
 }
 
-/* --- toys: a ring, barriers, hops --- */
+/* --- toys: a ring, barriers --- */
 
 static void *open_toy(const struct phase *phase, uint64_t number)
 {
@@ -198,7 +198,7 @@ static void close_steps(void *context)
 
 static const struct phase phases[] = {
     {"barrier", open_toy, run_toy, close_toy, 0},
-    {"ring", open_toy, run_toy, close_toy, 2},
+    {"ring", open_toy, run_toy, close_toy, 1},
     {"embed", open_embed, run_embed, free, 0},
     {"product-narrow", open_product, run_product, close_product, 0},
     {"product-wide", open_product, run_product, close_product, 1},

@@ -3,6 +3,9 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #define SIZE ((size_t)8 << 20)
 
@@ -23,4 +26,30 @@ Test(memory, a_promise_holds_until_the_block_is_touched_or_given_back)
     cr_assert_eq(memory_promised(), 0);
     memory_give(&a);
     cr_assert_eq(memory_promised(), 0);
+}
+
+static int count_as_nobody(void)
+{
+    struct memory_block a;
+    if (geteuid() == 0 && setuid(65534) < 0)
+        return 1;
+    prctl(PR_SET_DUMPABLE, 1); /* setuid() took it away */
+    memory_keep_pagemap();
+    prctl(PR_SET_DUMPABLE, 0);
+    if (memory_take(&a, SIZE, "a", NULL) < 0)
+        return 2;
+    memory_promise(&a);
+    memset(a.data, 1, SIZE / 2);
+    return memory_promised() == SIZE / 2 ? 0 : 3;
+}
+
+/* Its files in /proc belong to root. */
+Test(memory, a_process_that_is_not_dumpable_still_counts)
+{
+    int status = 0;
+    pid_t child = fork();
+    if (child == 0)
+        _exit(count_as_nobody());
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0, "it ended with %d", WEXITSTATUS(status));
 }

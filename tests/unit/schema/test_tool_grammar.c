@@ -345,3 +345,149 @@ Test(tool_grammar, what_cannot_be_written_is_refused_by_name)
     cr_assert_eq(refusal("gemma4", TOOL("f", "", "{}"), &err), -ENOTSUP);
     cr_assert(strstr(err.text, "gemma4"), "%s", err.text);
 }
+
+/* ---- calls that may come ---- */
+
+static struct tool_grammar_options lazy_of(const char *format)
+{
+    struct tool_grammar_options o = options_of(format);
+    o.lazy = true;
+    return o;
+}
+
+Test(tool_grammar, a_lazy_text_is_free_up_to_a_call_and_behind_it)
+{
+    open_tools(tools_text);
+    struct tool_grammar_options o = lazy_of("hermes");
+    expect_taken(&o, "");
+    expect_taken(&o, "I add <tool and <b>é</b> {\"name\": 1}\n");
+    expect_taken(
+        &o,
+        "<think>so</think>Well: <tool_call>\n{\"name\": \"add\", \"arguments\": {\"n\":3}}\n</tool_call>");
+    expect_taken(&o, "<tool_call>\n{\"name\": \"list\", \"arguments\": {}}\n</tool_call>\nand "
+                     "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"n\":9}}\n</tool_call> done");
+    expect_refused(&o, "Well: <tool_call>\n{\"name\": \"add\", \"arguments\": {\"n\":10}}\n</tool_call>");
+    expect_refused(&o, "<tool_call>\n{\"name\": \"none\", \"arguments\": {}}\n</tool_call>");
+    expect_refused(&o, "<tool_call>add(3)</tool_call>");
+    cr_assert_eq(taken(&o, "a<tool_call>\n{\"name\": \"add\""), -1, "a call that has begun must end");
+    o.one = true;
+    expect_taken(&o, "a<tool_call>\n{\"name\": \"list\", \"arguments\": {}}\n</tool_call>");
+    expect_refused(&o, "<tool_call>\n{\"name\": \"list\", \"arguments\": {}}\n</tool_call>\n"
+                       "<tool_call>\n{\"name\": \"list\", \"arguments\": {}}\n</tool_call>");
+    close_tools();
+}
+
+Test(tool_grammar, a_lazy_call_opens_in_none_of_the_ways_that_the_grammar_does_not_hold)
+{
+    static const struct {
+        const char *format, *text, *not ;
+    } cases[] = {
+        {"qwen3-coder", "a < b <tool_call>\n<function=list>\n</function>\n</tool_call>",
+         "<function=list>\n</function>"},
+        {"llama3-json", "{\"answer\": {\"name\": \"x\"}}", "{ \"name\" : \"add\", \"parameters\": {}}"},
+        {"llama3-json", "{\"name\": \"list\", \"parameters\": {}}", "<|python_tag|>add.call(n=1)"},
+        {"mistral-nemo", "[1] [TOOL_CALLS][{\"name\": \"list\", \"arguments\": {}}]",
+         "[TOOL_CALLS]list[ARGS]{}"},
+        {"harmony",
+         "<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>commentary "
+         "to=functions.list <|constrain|>json<|message|>{}",
+         "<|start|>assistant to=functions.list<|message|>{}"},
+        {"deepseek-v3.1",
+         "so <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>list<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
+         "<｜tool▁calls▁end｜>",
+         "<｜tool▁call▁begin｜>list<｜tool▁sep｜>{}"},
+    };
+    open_tools(tools_text);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct tool_grammar_options o = lazy_of(cases[i].format);
+        expect_taken(&o, cases[i].text);
+        expect_refused(&o, cases[i].not );
+    }
+    close_tools();
+}
+
+static bool all_are_control(const void *context, const char *mark)
+{
+    (void)context;
+    return *mark == '<';
+}
+
+Test(tool_grammar, in_a_lazy_text_control_tokens_that_open_no_call_are_free)
+{
+    open_tools(tools_text);
+    struct tool_grammar_options o = lazy_of("hermes");
+    o.is_control = all_are_control;
+    expect_taken(&o, "\xff<think>so <tool_call> is a word\xff</think>\n\xff<tool_call>\n{\"name\": \"list\", "
+                     "\"arguments\": {}}\n\xff</tool_call>");
+    expect_refused(&o, "a\xff<tool_call>b");
+    expect_refused(&o, "a\xff<other>");
+    close_tools();
+}
+
+static const char *const lazy_words[] = {
+    "<tool_call>", "\xff<tool_call>", "\xff<think>",     "\xff</think>", "a <",
+    "<tool",       "_call>\n{",       "\n{\"name\": \"", "list\", \"",   "é<t"};
+#define N_LAZY (256 + (int)(sizeof lazy_words / sizeof *lazy_words))
+
+static const char *lazy_piece(const void *context, int32_t token, uint32_t *len)
+{
+    static char bytes[256];
+    (void)context;
+    if (token >= 256) {
+        *len = (uint32_t)strlen(lazy_words[token - 256]);
+        return lazy_words[token - 256];
+    }
+    bytes[token] = (char)token;
+    *len = 1;
+    return &bytes[token];
+}
+
+/* Every token of every mask on a random way, by the definition. */
+static void walk_lazily(struct grammar *g, struct vocabulary *v, uint32_t seed)
+{
+    struct matcher *m, *other;
+    uint32_t mask[(N_LAZY + 31) / 32];
+    char text[512];
+    size_t n = 0;
+    cr_assert_eq(matcher_open(&m, g), 0);
+    for (int i = 0; i < 30 && n + 32 < sizeof text; i++) {
+        uint32_t n_allowed = matcher_mask(m, v, mask);
+        cr_assert_gt(n_allowed, 0);
+        for (int32_t t = 0; t < N_LAZY; t++) {
+            cr_assert_eq(matcher_open(&other, g), 0);
+            cr_assert_eq(matcher_bytes(other, text, n), n);
+            bool fits = matcher_bytes(other, v->bytes[t], v->lens[t]) == v->lens[t];
+            cr_assert_eq(mask[t / 32] >> (t % 32) & 1, fits, "token %d after %.*s", t, (int)n, text);
+            matcher_close(other);
+        }
+        int32_t pick = -1;
+        do {
+            seed = seed * 1664525u + 1013904223u;
+            pick = (seed >> 12) % 3 ? 256 + (int32_t)((seed >> 8) % (N_LAZY - 256))
+                                    : (int32_t)((seed >> 8) % 256);
+        } while (!(mask[pick / 32] >> (pick % 32) & 1));
+        cr_assert(matcher_token(m, v, pick));
+        memcpy(text + n, v->bytes[pick], v->lens[pick]);
+        n += v->lens[pick];
+    }
+    matcher_close(m);
+}
+
+Test(tool_grammar, masks_of_a_lazy_text_are_what_fits)
+{
+    open_tools(tools_text);
+    for (int control = 0; control < 2; control++) {
+        struct tool_grammar_options o = lazy_of("hermes");
+        struct grammar *g;
+        struct vocabulary *v;
+        o.is_control = control ? all_are_control : none_is_control;
+        cr_assert_eq(tool_grammar_compile(&g, &o, NULL), 0);
+        cr_assert_eq(vocabulary_open(&v, N_LAZY, lazy_piece, NULL, NULL, 0, NULL), 0);
+        cr_assert_eq(vocabulary_warm(v), 0);
+        for (uint32_t seed = 1; seed < 12; seed++)
+            walk_lazily(g, v, seed);
+        vocabulary_close(v);
+        grammar_unref(g);
+    }
+    close_tools();
+}

@@ -4,6 +4,7 @@
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -163,4 +164,109 @@ Test(model_dir, a_directory_that_is_none_is_named)
     struct error err = {0};
     cr_assert_eq(model_dir_open(&d, "/nowhere/at-all", &err), -ENOENT);
     cr_assert(strstr(err.text, "models /nowhere/at-all"), "%s", err.text);
+}
+
+#define MANY 3000
+
+static void make_many(void)
+{
+    char name[32];
+    for (int i = 0; i < MANY; i++) {
+        snprintf(name, sizeof name, "m%04d.gguf", i * 7 % MANY);
+        make(name);
+    }
+}
+
+Test(model_dir, each_of_thousands_is_found_by_its_name)
+{
+    struct model_dir d;
+    char name[32];
+    begin();
+    make_many();
+    cr_assert_eq(model_dir_open(&d, dir, NULL), 0);
+    cr_assert_eq(d.n_present, MANY + 3);
+    for (int round = 0; round < 2; round++, model_dir_read(&d)) {
+        for (int i = 0; i < MANY; i++) {
+            snprintf(name, sizeof name, "m%04d", i);
+            int number = model_dir_find(&d, name);
+            cr_assert(number >= 0 && !strcmp(d.entries[number].name, name), "%s: %d", name, number);
+        }
+        cr_assert_eq(d.n, MANY + 3);
+    }
+    cr_assert_eq(model_dir_find(&d, "m3000"), -1);
+    model_dir_free(&d);
+    temporary_dir_remove(dir);
+}
+
+Test(model_dir, a_scan_ends_at_its_limit_and_then_changes_nothing)
+{
+    struct model_dir d;
+    struct model_dir_scan s;
+    begin();
+    cr_assert_eq(model_dir_open(&d, dir, NULL), 0);
+    make("c.gguf");
+    model_dir_scan(&s, d.path, 3);
+    cr_assert(!s.whole && s.n == 3);
+    model_dir_take(&d, &s);
+    expect_names(&d, "a, b, big");
+    model_dir_scan(&s, d.path, 4);
+    cr_assert(s.whole && s.n == 4);
+    model_dir_take(&d, &s);
+    expect_names(&d, "a, b, big, c");
+    model_dir_free(&d);
+    temporary_dir_remove(dir);
+}
+
+/* Two links to one file are one model, and a link to nothing none. */
+Test(model_dir, links_inside_of_the_directory_are_followed)
+{
+    struct model_dir d;
+    begin();
+    char *a = strdup(path_of("a.gguf"));
+    cr_assert_eq(symlink(a, path_of("x.gguf")), 0);
+    cr_assert_eq(symlink(a, path_of("y.gguf")), 0);
+    cr_assert_eq(symlink("/nowhere", path_of("z.gguf")), 0);
+    cr_assert_eq(model_dir_open(&d, dir, NULL), 0);
+    expect_names(&d, "a, b, big");
+    cr_assert_eq(d.n, 3);
+    model_dir_free(&d);
+    free(a);
+    temporary_dir_remove(dir);
+}
+
+Test(model_dir, one_new_file_is_found_without_reading_the_others)
+{
+    struct model_dir d;
+    begin();
+    cr_assert_eq(model_dir_open(&d, dir, NULL), 0);
+    make("c.gguf");
+    make("d.gguf");
+    make("e-00001-of-00002.gguf");
+    model_dir_look_for(&d, "c");
+    expect_names(&d, "a, b, big, c");
+    model_dir_look_for(&d, "d.gguf");
+    expect_names(&d, "a, b, big, c, d");
+    model_dir_look_for(&d, "../a");
+    model_dir_look_for(&d, "e");
+    model_dir_look_for(&d, "f");
+    model_dir_look_for(&d, "");
+    expect_names(&d, "a, b, big, c, d");
+    model_dir_free(&d);
+    temporary_dir_remove(dir);
+}
+
+Test(model_dir, a_change_of_the_directory_is_seen)
+{
+    struct model_dir d;
+    const struct timespec old[2] = {{.tv_sec = 1000000000}, {.tv_sec = 1000000000}};
+    begin();
+    cr_assert_eq(model_dir_open(&d, dir, NULL), 0);
+    cr_assert(model_dir_has_changed(&d)); /* just now, so there may be more to come */
+    cr_assert_eq(utimensat(AT_FDCWD, dir, old, 0), 0);
+    model_dir_read(&d);
+    cr_assert(!model_dir_has_changed(&d));
+    make("c.gguf");
+    cr_assert(model_dir_has_changed(&d));
+    model_dir_free(&d);
+    temporary_dir_remove(dir);
 }

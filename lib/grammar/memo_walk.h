@@ -1,0 +1,62 @@
+/* memo_walk.h - the walk of the whole trie by one state of a part of a grammar, for a memo: by tables of the
+ * states' bytes, and from the mask of another state, or of any JSON string, where most of the trie reads
+ * alike. Thread: the engine's. Memory: scratch of one call; the keys are the vocabulary's. */
+#pragma once
+#include "matcher_private.h"
+
+#define MEMO_EXIT_BYTES 4
+
+struct exit_node { /* a node whose byte leaves the part */
+    uint32_t node;
+    uint32_t count; /* characters of the token before it */
+};
+struct memo {
+    uint32_t *mask;          /* tokens that stay inside */
+    uint8_t *counts;         /* [n_tokens]: their characters, 255 for other tokens; NULL where none count */
+    uint32_t n_inside, most; /* tokens in the mask; the largest of the counts */
+    struct exit_node *exits; /* by node */
+    uint32_t n_exits, exit_room;
+    uint32_t state; /* of the grammar it was made for */
+    uint32_t exit_state;
+    /* The exit state reads these bytes alone, a few, and `exits` lists the nodes that have one. */
+    bool byte_exit;
+    uint8_t exit_bytes[MEMO_EXIT_BYTES];
+    uint32_t n_exit_bytes;
+    bool useless; /* more than one way out: walk instead */
+};
+
+/* Any JSON string, as the vocabulary's trie sees it. */
+struct any_string {
+    struct grammar *g;
+    uint32_t states[GRAMMAR_STRING_MEMOS]; /* of g, by memo key */
+    uint8_t *keys; /* [n_nodes]: the memo key of the state behind a node, from key 0; ANY_STRING_NONE: several
+                      or none */
+};
+#define ANY_STRING_NONE 255
+
+/* Takes a reference to g, a grammar of builder_string(). 0 or -ENOMEM. */
+int any_string_open(struct any_string *a, const struct vocabulary *v, struct grammar *g);
+void any_string_close(struct any_string *a); /* zeros are fine */
+
+static inline bool memo_exits_by(const struct memo *o, uint8_t byte)
+{
+    for (uint32_t i = 0; i < o->n_exit_bytes; i++)
+        if (o->exit_bytes[i] == byte)
+            return true;
+    return false;
+}
+bool memo_add_exit(struct memo *o, uint32_t node, uint32_t count);
+
+/* Masks that a new one may begin with. */
+struct memo_bases {
+    const struct memo *const *memos; /* [n_memos]: of states of the grammar, with the same way out */
+    uint32_t n_memos;
+    const struct memo *string; /* of key 0, with `any`; or NULL */
+    const struct any_string *any;
+};
+
+/* Fills the mask and exits of o->state. `slow` walks a node and what is below it from a state with several
+ * ways. False: tables for so many states have no room, or the walk's work has run out; what stands in the
+ * mask and the exits is of no use then. */
+bool memo_walk(struct matcher *m, const struct vocabulary *v, struct memo *o, const struct memo_bases *bases,
+               bool (*slow)(void *context, uint32_t state, uint32_t node), void *context);
