@@ -41,6 +41,7 @@
 #define DECODER_LINE        32   /* u32 per counter: a 128-byte line each */
 #define DECODER_RING        2    /* steps in flight */
 #define DECODER_GATE_BYTES  32   /* bytes of shared memory, after 16 per stage: step_gate.h */
+#define DECODER_KEPT_BYTES  2048 /* bytes before the work area that ATTEND keeps from op to op: its plan */
 
 /* A packed weight matrix [n, k] (tile.h), by model weight index; n is 0 if the weight is no matrix. */
 struct decoder_matrix {
@@ -98,7 +99,8 @@ struct decoder_buffers {
 };
 
 /* Layout of a block's dynamic shared memory; offsets and sizes are multiples of 128. The work area belongs to
- * one op at a time: quantised columns, K and V pages, candidates. The host sizes it (lib/cuda/plan.h). */
+ * one op at a time: quantised columns, K and V pages, candidates; it begins DECODER_KEPT_BYTES behind `work`.
+ * The host sizes it (lib/cuda/plan.h). */
 struct decoder_shared {
     uint32_t mbarriers, uses; /* offsets: mbarriers of the ring and the step gate; u32 [n_counters] */
     uint32_t work, work_bytes;

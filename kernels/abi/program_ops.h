@@ -97,6 +97,8 @@ enum program_flags {
     PROGRAM_GENERAL = 16,  /* ATTEND, set by backend cuda: more than the plain attention (attend.h) */
     PROGRAM_SET = 32,      /* ADD_NORM: `out` is set to what would be added to it */
     PROGRAM_TOGETHER = 64, /* CONV: the first product of the gates has both, by key head */
+    PROGRAM_PLANNED = 1024, /* ATTEND, set by backend cuda: of the kind of the ATTEND op before it in the program,
+                               whose plan of the step holds for this one too */
 };
 
 enum program_buffer_index {

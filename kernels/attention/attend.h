@@ -3,8 +3,8 @@
  * attention is that of heads of up to 128 values over their whole past; the general one has longer heads too,
  * windows, capped scores, sinks, temperatures, normalised values and layers that read another layer's cache.
  *
- *   attend_prefetch()       called before the QKV product's output may be read: plans the step's units and
- *                           begins to copy pages that earlier steps wrote
+ *   attend_prefetch()       called before the QKV product's output may be read: plans the step, unless the
+ *                           layer before did, and begins to copy pages that earlier steps wrote
  *   attend_append_phase()   unless lone_rows or ready: norms and rotates heads of q and k (q in place),
  * appends K and V; heads are dealt over all blocks. Then a hop (all blocks arrive) attend_phase() units
  * (group of rows of one slot, split, kv head) dealt over all blocks; with lone_rows the unit of the last
@@ -100,9 +100,27 @@ SIMT_INLINE void attend_landed(uint32_t n)
 
 /* --- before attention --- */
 
+/* Finds the units of the step and of this block. A barrier must follow. False: a row is out of range. */
+SIMT_INLINE bool attend_plan(const struct attend *a, const struct attend_args *in,
+                             const SIMT_GLOBAL struct step_row *rows, uint32_t n_rows)
+{
+    if (simt_thread() == 0)
+        attend_room_set(a->general, a->room, in, rows, n_rows, a->lone);
+    crew_sync(&a->crew);
+    if (!attend_count_splits(a->general, &a->crew, a->guard, a->room))
+        return false;
+    if (simt_warp() == 0) {
+        attend_sum_splits(a->room);
+        attend_find_batch(a->general, a->room, 0);
+    }
+    return true;
+}
+
+/* `planned`: the last call was for another layer with the same rows, `in` differs by what attend_room_layer()
+ * sets, and no thread has since written to the room. */
 SIMT_INLINE bool attend_prefetch(struct attend *a, const struct crew *crew, const struct flow_guard *guard,
                                  const struct attend_args *in, const SIMT_GLOBAL struct step_row *rows,
-                                 uint32_t n_rows, bool lone, const bool general)
+                                 uint32_t n_rows, bool lone, bool planned, const bool general)
 {
     a->crew = *crew;
     a->guard = guard;
@@ -114,14 +132,11 @@ SIMT_INLINE bool attend_prefetch(struct attend *a, const struct crew *crew, cons
         flow_fail(guard, DECODER_RANGE, DECODER_RANGE_COUNT, n_rows, in->max_rows);
     if (many)
         return false;
-    if (simt_thread() == 0)
-        attend_room_set(general, a->room, in, rows, n_rows, lone);
-    crew_sync(crew);
-    if (!attend_count_splits(general, crew, guard, a->room))
+    if (planned && !a->room->more) {
+        if (simt_thread() == 0)
+            attend_room_again(general, a->room, in);
+    } else if (!attend_plan(a, in, rows, n_rows)) {
         return false;
-    if (simt_warp() == 0) {
-        attend_sum_splits(a->room);
-        attend_find_batch(general, a->room, 0);
     }
     crew_sync(crew);
     return (!lone && !a->room->in.ready) || attend_fill_ring(a);
@@ -615,6 +630,8 @@ SIMT_INLINE bool attend_phase(struct attend *a)
             if (!attend_turn_of(a, i))
                 return false;
         attend_merge(a);
+        if (!room->more)
+            break;
         crew_sync(&a->crew); /* no thread reads the batch any more */
         if (simt_warp() == 0)
             attend_find_batch(a->general, room, done + ATTEND_BATCH);

@@ -4,6 +4,8 @@
 #include "attend.h"
 #include "device/interpreter.h"
 
+_Static_assert(sizeof(struct attend_room) <= DECODER_KEPT_BYTES, "the plan is kept");
+
 /* Sets the arguments that depend on the kind of attention. */
 SIMT_INLINE void attend_args_of_kind(struct attend_args *a, const struct walk *w)
 {
@@ -56,7 +58,7 @@ SIMT_INLINE struct attend_args attend_args_of(const struct walk *w)
         .eps = op->eps,
         .scale = op->scale,
         .work = args->shared.work,
-        .work_bytes = args->shared.work_bytes,
+        .work_bytes = DECODER_KEPT_BYTES + args->shared.work_bytes,
     };
 }
 
@@ -87,7 +89,9 @@ SIMT_INLINE bool attend_run(struct walk *w, const bool general)
     struct attend a;
     if (simt_warp() + 1 == w->crew.n_warps)
         attend_ask(&in, rows, w->n_rows);
-    bool go = attend_prefetch(&a, &w->crew, &w->guard, &in, rows, w->n_rows, lone, general) && walk_wait(w);
+    bool planned = w->op->flags & PROGRAM_PLANNED;
+    bool go = attend_prefetch(&a, &w->crew, &w->guard, &in, rows, w->n_rows, lone, planned, general) &&
+              walk_wait(w);
     if (go && !lone) {
         attend_append_phase(&a);
         go = walk_meet(w, 1);

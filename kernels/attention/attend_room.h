@@ -63,6 +63,7 @@ struct attend_room {
     uint32_t max_splits;
     struct kv_tile tile;
     uint32_t n_units, n_batch; /* units of all blocks; units in units[] */
+    uint32_t more;             /* this block has units behind the batch */
     uint32_t last_arrivals;    /* a bit per unit of the batch: this block merges it */
     /* Offsets in the work area. */
     uint32_t first_split; /* u32 [n_rows + 1]: splits of all groups before that row */
@@ -137,16 +138,34 @@ SIMT_INLINE void attend_room_place(const bool general, SIMT_SHARED struct attend
     room->ring = at;
 }
 
+/* Sets what differs between the layers of a kind. */
+SIMT_INLINE void attend_room_layer(const bool general, SIMT_SHARED struct attend_args *to,
+                                   const struct attend_args *in)
+{
+    to->in = in->in;
+    to->out = in->out;
+    to->q_gain = in->q_gain;
+    to->k_gain = in->k_gain;
+    to->q_col = in->q_col;
+    to->k_col = in->k_col;
+    to->v_col = in->v_col;
+    to->layer = in->layer;
+    to->eps = in->eps;
+    to->scale = in->scale;
+    if (!general)
+        return;
+    to->sinks = in->sinks;
+    to->cached = in->cached;
+    to->v_normed = in->v_normed;
+}
+
 /* Copies field by field: a copy of the whole struct would go through local memory. */
 SIMT_INLINE void attend_room_args(const bool general, SIMT_SHARED struct attend_args *to,
                                   const struct attend_args *in)
 {
-    to->in = in->in;
-    to->out = in->out;
+    attend_room_layer(general, to, in);
     to->cosines = in->cosines;
     to->sines = in->sines;
-    to->q_gain = in->q_gain;
-    to->k_gain = in->k_gain;
     to->kv = in->kv;
     to->scratch = in->scratch;
     to->layout.n_layers = in->layout.n_layers;
@@ -164,25 +183,16 @@ SIMT_INLINE void attend_room_args(const bool general, SIMT_SHARED struct attend_
     to->ready = in->ready;
     to->in_stride = in->in_stride;
     to->out_stride = in->out_stride;
-    to->q_col = in->q_col;
-    to->k_col = in->k_col;
-    to->v_col = in->v_col;
-    to->layer = in->layer;
     to->n_heads = in->n_heads;
     to->rope_dim = in->rope_dim;
     to->neox = in->neox;
-    to->eps = in->eps;
-    to->scale = in->scale;
     to->work = in->work;
     to->work_bytes = in->work_bytes;
     if (!general)
         return;
     to->temperatures = in->temperatures;
-    to->sinks = in->sinks;
     to->window = in->window;
     to->cap = in->cap;
-    to->cached = in->cached;
-    to->v_normed = in->v_normed;
 }
 
 /* Sets up the work area, by one thread. */
@@ -388,6 +398,15 @@ SIMT_INLINE void attend_next_place(const SIMT_SHARED struct attend_room *room,
     to->passes = passes;
 }
 
+/* Sets the places that fill the ring at the start of a batch, and the next one, by one thread. */
+SIMT_INLINE void attend_first_places(SIMT_SHARED struct attend_room *room)
+{
+    SIMT_SHARED struct attend_place *p = room->places;
+    p->unit = p->pass = p->page = p->piece = p->slot = p->passes = 0;
+    for (uint32_t i = 0; i < room->n_slots; i++)
+        attend_next_place(room, p + i + 1, p + i);
+}
+
 /* Looks up this block's units from number `done` on and the first places of their stream, by one warp. The
  * stream begins in the first unit, which lane 0 has looked up itself. */
 SIMT_INLINE void attend_find_batch(const bool general, SIMT_SHARED struct attend_room *room, uint32_t done)
@@ -402,8 +421,14 @@ SIMT_INLINE void attend_find_batch(const bool general, SIMT_SHARED struct attend
     if (lane != 0)
         return;
     room->n_batch = n;
-    SIMT_SHARED struct attend_place *p = room->places;
-    p->unit = p->pass = p->page = p->piece = p->slot = p->passes = 0;
-    for (uint32_t i = 0; i < room->n_slots; i++)
-        attend_next_place(room, p + i + 1, p + i);
+    room->more = simt_block() + (done + ATTEND_BATCH) * n_blocks < n_units;
+    attend_first_places(room);
+}
+
+/* Takes up the plan of the layer before: it has one batch. By one thread; a barrier must follow. */
+SIMT_INLINE void attend_room_again(const bool general, SIMT_SHARED struct attend_room *room,
+                                   const struct attend_args *in)
+{
+    attend_room_layer(general, &room->in, in);
+    attend_first_places(room);
 }

@@ -161,5 +161,8 @@ SIMT_INLINE void walk_ask(uint64_t floats, uint32_t n, uint32_t part, uint32_t n
 }
 
 /* Named parts of the block's dynamic shared memory. */
-#define walk_work(w) simt_carve((w)->args->shared.work, (w)->args->shared.work_bytes)
+#define walk_work_and_kept(w)                                                                                \
+    ((SIMT_SHARED char *)simt_carve((w)->args->shared.work,                                                  \
+                                    DECODER_KEPT_BYTES + (w)->args->shared.work_bytes))
+#define walk_work(w) ((SIMT_SHARED void *)(walk_work_and_kept(w) + DECODER_KEPT_BYTES))
 #define walk_fold(w) simt_carve((w)->args->shared.fold, (w)->args->shared.fold_bytes)

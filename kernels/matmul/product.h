@@ -67,7 +67,8 @@ struct product {
     uint32_t first_column, end_column; /* columns that the compute warps multiply now */
     uint32_t wide;                     /* columns are read from p->panels */
     uint32_t shift;                    /* the values of a row have room for 1 << shift columns of a panel */
-    float factor[ACTIVATION_COLUMNS];  /* narrow: by column, from the first quantised one */
+    float factor[ACTIVATION_COLUMNS];  /* narrow: by column, from the first quantised one; the products do not
+                                          wait for them */
     struct product_mark marks[2][PRODUCT_MOST_STAGES]; /* by half */
 };
 _Static_assert(sizeof(struct product) <= 512, "PRODUCT_FOLD_BYTES has 512 bytes for each of two");
@@ -183,10 +184,26 @@ SIMT_INLINE void product_ask(const SIMT_SHARED struct product *p, uint32_t first
                     DECODER_AT(const float, p->gain), p->k, activation_index(unit % n_chunks), v);
 }
 
+/* Finds the factors of columns [first, first + n), by warp `warp` of `n_warps`. They are read when a run's
+ * last values are added; a barrier of the compute warps must come before. Returns where the warp goes on with
+ * the deal. */
+SIMT_INLINE uint32_t product_find_factors(SIMT_SHARED struct product *p, const bool is_far, uint32_t first,
+                                          uint32_t n, uint32_t warp, uint32_t n_warps)
+{
+    uint32_t unit = simt_opaque(warp);
+    for (; unit < n; unit += n_warps) {
+        float r = product_factor(p, product_row(p, first + unit));
+        if (simt_lane() == 0 && is_far)
+            DECODER_AT(float, p->wide_factors)[unit] = r;
+        else if (simt_lane() == 0)
+            p->factor[unit] = r;
+    }
+    return unit - n;
+}
+
 /* Quantises columns [first, first + n) into panels that begin at `near` or p->panels, by warp `warp` of
- * `n_warps` (those of one block if near, of all blocks if far). The factors come before the chunks because
- * they take longest. A chunk is loaded before the previous one is quantised. A barrier of the compute warps
- * must follow. */
+ * `n_warps` (those of one block if near, of all blocks if far), chunk after chunk; each is loaded before the
+ * previous one is quantised. A barrier of the compute warps must follow. */
 SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_far, SIMT_SHARED char *near,
                                   uint32_t first, uint32_t n, uint32_t warp, uint32_t n_warps)
 {
@@ -200,15 +217,7 @@ SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_f
         p->wide = is_far;
         p->shift = is_far ? 3 : product_shift(n);
     }
-    for (; unit < n; unit += n_warps) {
-        float r = product_factor(p, product_row(p, first + unit));
-        if (simt_lane() == 0 && is_far)
-            DECODER_AT(float, p->wide_factors)[unit] = r;
-        else if (simt_lane() == 0)
-            p->factor[unit] = r;
-    }
     float now[4] = {0}, next[4] = {0};
-    unit -= n;
     if (unit < n * n_chunks)
         product_ask(p, first, unit, n_chunks, now);
     SIMT_SMALL_LOOP
@@ -387,8 +396,14 @@ SIMT_INLINE void product_items(const uint32_t type, const bool one, const bool i
         float v[TILE_MAX_PANEL][4];
         while (super >= n_supers)
             super -= n_supers;
+        if (one) {
+            tile_multiply_one(type, tile, lane, x, super, v[0]);
+            product_put(to, 0, g, 2 * t, v[0][0], 0);
+            product_put(to, 0, g + 8, 2 * t, v[0][1], 0);
+            continue;
+        }
         if (!tile_is_float(type))
-            tile_multiply(type, one, n_panels, is_far, tile, lane, x, super, v);
+            tile_multiply(type, n_panels, is_far, tile, lane, x, super, v);
 #pragma unroll
         for (uint32_t i = 0; i < n_panels; i++, to += PRODUCT_PANEL) {
             if (!tile_is_float(type)) {
@@ -420,35 +435,36 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
     x[1] = x[0];
     if (part->n_columns > ACTIVATION_COLUMNS)
         x[1].far += panel_bytes;
-#define PRODUCT_ITEMS(type, one)                                                                             \
-    product_items(type, one, is_far, x, stage, values, p->shift, part->n_items, at->mark.first_item,         \
-                  p->n_supers, first, crew->n_warps)
     uint32_t type = part->run.matrix->type;
-    bool one = !is_far && p->shift == 0;
-    if (one && type == TILE_Q4_K) /* the type of most weights, with a single sequence */
-        return PRODUCT_ITEMS(TILE_Q4_K, true);
-    if (one && type == TILE_Q6_K)
-        return PRODUCT_ITEMS(TILE_Q6_K, true);
-    switch (type) {
-#define PRODUCT_CASE(type)                                                                                   \
+#define PRODUCT_CASE(type, one)                                                                              \
     case type:                                                                                               \
-        PRODUCT_ITEMS(type, false);                                                                          \
-        break
-        PRODUCT_CASE(TILE_Q4_K);
-        PRODUCT_CASE(TILE_Q5_K);
-        PRODUCT_CASE(TILE_Q6_K);
-        PRODUCT_CASE(TILE_Q2_K);
-        PRODUCT_CASE(TILE_Q8_0);
-        PRODUCT_CASE(TILE_Q5_0);
-        PRODUCT_CASE(TILE_Q4_0);
-        PRODUCT_CASE(TILE_MXFP4);
-        PRODUCT_CASE(TILE_Q5_1);
-        PRODUCT_CASE(TILE_F16);
-        PRODUCT_CASE(TILE_BF16);
-        PRODUCT_CASE(TILE_F32);
-#undef PRODUCT_CASE
-#undef PRODUCT_ITEMS
+        product_items(type, one, is_far, x, stage, values, p->shift, part->n_items, at->mark.first_item,     \
+                      p->n_supers, first, crew->n_warps);                                                    \
+        return
+    if (!is_far && p->shift == 0) /* a single sequence */
+        switch (type) {
+            PRODUCT_CASE(TILE_Q4_K, true);
+            PRODUCT_CASE(TILE_Q5_K, true);
+            PRODUCT_CASE(TILE_Q6_K, true);
+            PRODUCT_CASE(TILE_Q8_0, true);
+            PRODUCT_CASE(TILE_Q5_0, true);
+            PRODUCT_CASE(TILE_Q4_0, true);
+        }
+    switch (type) {
+        PRODUCT_CASE(TILE_Q4_K, false);
+        PRODUCT_CASE(TILE_Q5_K, false);
+        PRODUCT_CASE(TILE_Q6_K, false);
+        PRODUCT_CASE(TILE_Q2_K, false);
+        PRODUCT_CASE(TILE_Q8_0, false);
+        PRODUCT_CASE(TILE_Q5_0, false);
+        PRODUCT_CASE(TILE_Q4_0, false);
+        PRODUCT_CASE(TILE_MXFP4, false);
+        PRODUCT_CASE(TILE_Q5_1, false);
+        PRODUCT_CASE(TILE_F16, false);
+        PRODUCT_CASE(TILE_BF16, false);
+        PRODUCT_CASE(TILE_F32, false);
     }
+#undef PRODUCT_CASE
 }
 
 /* Destination of the result of one row of the matrix and one column. */
@@ -655,17 +671,21 @@ SIMT_INLINE bool product_run(SIMT_SHARED struct product *p, const struct product
 
 /* --- the op of the persistent decoder --- */
 
-/* Quantises the step's rows: by all blocks together if the product is wide, else by each block for itself.
- * False: end. */
+/* Quantises the step's rows: by all blocks together if the product is wide, else by each block for itself. A
+ * narrow product's factors come behind the barrier, beside the first products: they take longest, and only
+ * the last values of a run need them. False: end. */
 SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p, SIMT_SHARED char *work)
 {
-    if (product_is_wide(w->n_rows, p->k, p->forms, w->args->shared.work_bytes)) {
-        product_quantise(p, true, work, 0, w->n_rows, simt_block() * w->crew.n_warps + simt_warp(),
-                         simt_n_blocks() * w->crew.n_warps);
+    uint32_t n = w->n_rows, n_warps = w->crew.n_warps, warp = simt_warp();
+    if (product_is_wide(n, p->k, p->forms, w->args->shared.work_bytes)) {
+        n_warps *= simt_n_blocks();
+        warp = product_find_factors(p, true, 0, n, simt_block() * w->crew.n_warps + warp, n_warps);
+        product_quantise(p, true, work, 0, n, warp, n_warps);
         return walk_meet(w, 1);
     }
-    product_quantise(p, false, work, 0, w->n_rows, simt_warp(), w->crew.n_warps);
+    product_quantise(p, false, work, 0, n, warp, n_warps);
     crew_sync(&w->crew);
+    product_find_factors(p, false, 0, n, warp, n_warps);
     return true;
 }
 

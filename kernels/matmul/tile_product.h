@@ -9,16 +9,19 @@
  * (arith.h). Signed types come 4, 8 or 16 times too large (tile.h): the same step divides by that power of
  * two.
  *
+ * ONE COLUMN  An mma multiplies eight columns, and a single sequence has one. So each block of 32 gets a
+ * column of its own, with zeros in the others: eight mma into one accumulator make the sums of all eight
+ * blocks, and a lane has those of two blocks, with their scales, instead of eight. Then the blocks are added
+ * one after the other, from lane to lane, in the order that arith.h fixes.
+ *
  * Reads are of 16 bytes and without bank conflicts: a quarter warp reads 128 neighbouring bytes. Instructions
  * per tile from ptxas 13 for sm_90, and those an SM of an H200 can issue while a tile arrives (4.3 TB/s,
  * 1,980 MHz):
  *
  *            one column   up to 8   slots
- *     Q4_K        368        432      560
- *     Q6_K        414        509      815
- *     Q8_0        287        287     1055
- *
- * With a single column a lane skips every second of the four sums that it has of an mma.
+ *     Q4_K        251        432      560
+ *     Q6_K        268        509      815
+ *     Q8_0        129        287     1055
  *
  * FLOATS  Chains of fmaf over the 256 columns, ascending: lane l has row l % 16 and columns 4 (l / 16) .. + 3
  * of the panel. 8192 bytes of f16 take 500 cycles to arrive; 256 x 4 fmaf per lane and 320 loads take a warp
@@ -194,21 +197,31 @@ SIMT_INLINE void tile_clear(int32_t c[4])
         c[i] = TILE_BIAS;
 }
 
+/* A block's sum of integers, times the scale: exact if the scale is an integer, else rounded once. */
+SIMT_INLINE float tile_scaled32(const uint32_t type, int32_t dot, float scale)
+{
+    if (type == TILE_Q4_K || type == TILE_Q5_K)
+        return __builtin_fmaf(arith_from_bits((uint32_t)dot), scale, -TILE_BIASED * scale);
+    return scale * tile_sum(type, dot);
+}
+
+/* The same of both halves of a block with scales per 16; all of these steps are exact. */
+SIMT_INLINE float tile_scaled16(int32_t dot0, int32_t dot1, float scale0, float scale1)
+{
+    float f = __builtin_fmaf(arith_from_bits((uint32_t)dot0), scale0, -TILE_BIASED * scale0);
+    return __builtin_fmaf(arith_from_bits((uint32_t)dot1) - TILE_BIASED, scale1, f);
+}
+
 /* Adds one block to c and m; scales per 32. i: row i / 2, column i % 2. */
-SIMT_INLINE void tile_fold32(const uint32_t type, const bool one, const uint32_t a[4],
-                             const struct tile_scale *s, const struct tile_column *x, float c[4], float m[4])
+SIMT_INLINE void tile_fold32(const uint32_t type, const uint32_t a[4], const struct tile_scale *s,
+                             const struct tile_column *x, float c[4], float m[4])
 {
     int32_t dot[4];
     tile_clear(dot);
     simt_mma_s8s8(dot, a, x->b);
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i += one ? 2 : 1) {
-        float scale = s->s[i / 2], f;
-        if (type == TILE_Q4_K || type == TILE_Q5_K) /* exact, as scale * I is */
-            f = __builtin_fmaf(arith_from_bits((uint32_t)dot[i]), scale, -TILE_BIASED * scale);
-        else
-            f = scale * tile_sum(type, dot[i]);
-        c[i] = __builtin_fmaf(x->a[i % 2], f, c[i]);
+    for (uint32_t i = 0; i < 4; i++) {
+        c[i] = __builtin_fmaf(x->a[i % 2], tile_scaled32(type, dot[i], s->s[i / 2]), c[i]);
         if (type == TILE_Q4_K || type == TILE_Q5_K || type == TILE_Q5_1)
             m[i] = __builtin_fmaf(x->sum[i % 2], s->min[i / 2], m[i]);
     }
@@ -216,9 +229,8 @@ SIMT_INLINE void tile_fold32(const uint32_t type, const bool one, const uint32_t
 
 /* The same with scales per 16: Q6_K and Q2_K. The minimums of Q2_K stand per 16 too; an mma with ones
  * computes the sums that they multiply. */
-SIMT_INLINE void tile_fold16(const uint32_t type, const bool one, const uint32_t a[4],
-                             const struct tile_scale s[2], const struct tile_column *x, float c[4],
-                             float m[4])
+SIMT_INLINE void tile_fold16(const uint32_t type, const uint32_t a[4], const struct tile_scale s[2],
+                             const struct tile_column *x, float c[4], float m[4])
 {
     uint32_t ones[2] = {0x01010101u, 0x01010101u};
     int32_t dot[2][4], sums[2][4];
@@ -232,10 +244,8 @@ SIMT_INLINE void tile_fold16(const uint32_t type, const bool one, const uint32_t
         }
     }
 #pragma unroll
-    for (uint32_t i = 0; i < 4; i += one ? 2 : 1) {
-        float s0 = s[0].s[i / 2], f0 = arith_from_bits((uint32_t)dot[0][i]);
-        float f = __builtin_fmaf(f0, s0, -TILE_BIASED * s0); /* all of these are exact */
-        f = __builtin_fmaf(arith_from_bits((uint32_t)dot[1][i]) - TILE_BIASED, s[1].s[i / 2], f);
+    for (uint32_t i = 0; i < 4; i++) {
+        float f = tile_scaled16(dot[0][i], dot[1][i], s[0].s[i / 2], s[1].s[i / 2]);
         c[i] = __builtin_fmaf(x->a[i % 2], f, c[i]);
         for (uint32_t h = 0; type == TILE_Q2_K && h < 2; h++) {
             float b = x->a[i % 2] * (arith_from_bits((uint32_t)sums[h][i]) - TILE_BIASED);
@@ -283,11 +293,10 @@ SIMT_INLINE void tile_columns(const struct activation *x, const uint32_t n, cons
 }
 
 /* Adds blocks first .. first + n - 1 of a tile (n: 1 or 4) to c and m of every panel. */
-SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const bool one, const uint32_t n_panels,
-                                      const uint32_t n, const bool is_far, const SIMT_SHARED char *tile,
-                                      uint32_t lane, const struct activation x[TILE_MAX_PANEL],
-                                      uint32_t super, uint32_t first, float c[TILE_MAX_PANEL][4],
-                                      float m[TILE_MAX_PANEL][4])
+SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t n_panels, const uint32_t n,
+                                      const bool is_far, const SIMT_SHARED char *tile, uint32_t lane,
+                                      const struct activation x[TILE_MAX_PANEL], uint32_t super,
+                                      uint32_t first, float c[TILE_MAX_PANEL][4], float m[TILE_MAX_PANEL][4])
 {
     const uint32_t n_pairs = n == 1 ? 1 : n / 2, per_pair = n == 1 ? 1 : 2;
     const SIMT_SHARED char *plane = tile + tile_small_plane(type) + lane * 16;
@@ -327,18 +336,18 @@ SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const bool one, const
 #pragma unroll
             for (uint32_t p = 0; p < n_panels; p++)
                 if (tile_has_pairs(type))
-                    tile_fold16(type, one, a, s, &columns[p][e], c[p], m[p]);
+                    tile_fold16(type, a, s, &columns[p][e], c[p], m[p]);
                 else
-                    tile_fold32(type, one, a, s, &columns[p][e], c[p], m[p]);
+                    tile_fold32(type, a, s, &columns[p][e], c[p], m[p]);
         }
     }
 }
 
 /* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. A loop over blocks, four at a time with one
  * panel, one with two. Unrolling further needs more registers than a block of 512 threads has (128 each);
- * other warps hide the cost of the loop. `one`: the panel has one column, so odd columns are skipped. */
-SIMT_INLINE void tile_multiply(const uint32_t type, const bool one, const uint32_t n_panels,
-                               const bool is_far, const SIMT_SHARED char *tile, uint32_t lane,
+ * other warps hide the cost of the loop. */
+SIMT_INLINE void tile_multiply(const uint32_t type, const uint32_t n_panels, const bool is_far,
+                               const SIMT_SHARED char *tile, uint32_t lane,
                                const struct activation x[TILE_MAX_PANEL], uint32_t super,
                                float v[TILE_MAX_PANEL][4])
 {
@@ -346,7 +355,7 @@ SIMT_INLINE void tile_multiply(const uint32_t type, const bool one, const uint32
     float c[TILE_MAX_PANEL][4] = {{0}}, m[TILE_MAX_PANEL][4] = {{0}};
 #pragma clang loop unroll(disable)
     for (uint32_t first = 0; first < TILE_COLUMNS / ARITH_BLOCK; first += n)
-        tile_multiply_blocks(type, one, n_panels, n, is_far, tile, lane, x, super, simt_opaque(first), c, m);
+        tile_multiply_blocks(type, n_panels, n, is_far, tile, lane, x, super, simt_opaque(first), c, m);
 #pragma unroll
     for (uint32_t row = 0; row < 2; row++) {
         float d, dmin;
@@ -357,6 +366,120 @@ SIMT_INLINE void tile_multiply(const uint32_t type, const bool one, const uint32
                 v[p][i] = tile_value(type, d, dmin, c[p][i], m[p][i]);
     }
 }
+
+/* --- a single column --- */
+
+/* A lane's two blocks, 2 p and 2 p + 1 with p = 3 - t: the scales of rows g and g + 8. */
+SIMT_INLINE void tile_read_own_scales(const uint32_t type, const SIMT_SHARED char *tile, uint32_t lane,
+                                      struct tile_scales *s)
+{
+    uint32_t p = 3 - lane % 4, in_word = p % 2 * 16;
+    const SIMT_SHARED char *at = tile + tile_scales(type) + lane / 4 * TILE_ROW_SCALES;
+#pragma unroll
+    for (uint32_t row = 0; row < 2; row++, at += 8 * TILE_ROW_SCALES) {
+        if (type == TILE_Q4_K || type == TILE_Q5_K) {
+            uint32_t low = tile_load1(at + 4 + p / 2 * 4) >> in_word;
+            uint32_t high = tile_load1(at + 12) >> (in_word + p / 2 * 4);
+            s->word[row][0] = (low & 0x0f0f0f0fu) | (high << 4 & 0x30303030u);
+            s->min[row][0] = (low >> 4 & 0x0f0f0f0fu) | (high << 2 & 0x30303030u);
+        } else {
+            s->word[row][0] = tile_load1(at + 4 * p);
+        }
+        if (type == TILE_Q5_1)
+            s->min[row][0] = tile_load1(at + TILE_ROWS * TILE_ROW_SCALES + 4 * p);
+    }
+}
+
+/* All eight blocks of a tile times one column: dot[0][i], dot[1][i] (the halves of a block with scales per
+ * 16, else dot[0] alone) is row g + 8 (i / 2), block 2 (3 - t) + i % 2. Block j's integers stand in column
+ * j ^ 6 of the B fragments, zeros in the others, so that eight products into one accumulator are eight
+ * sums. */
+SIMT_INLINE void tile_dots(const uint32_t type, const SIMT_SHARED char *tile, uint32_t lane,
+                           const struct activation *x, uint32_t base, int32_t dot[2][4])
+{
+    uint32_t mine = lane / 4 ^ 6, own[2], small[4] = {0}, nibbles[4] = {0};
+    const SIMT_SHARED char *plane = tile + tile_small_plane(type) + lane * 16;
+    tile_clear(dot[0]);
+    tile_clear(dot[1]);
+    tile_load2(x->near + base + mine / 2 * 64 + mine % 2 * 8 + lane % 4 * 16, own);
+#pragma unroll
+    for (uint32_t j = 0; j < TILE_COLUMNS / ARITH_BLOCK; j++) {
+        uint32_t a[4], b[2] = {mine == j ? own[0] : 0, mine == j ? own[1] : 0};
+        if (tile_has_pairs(type) ? j % 4 == 0 : tile_has_bits(type) && j == 0)
+            tile_load4(plane + j / 4 * 512, small);
+        if (tile_has_nibbles(type) && j % 2 == 0)
+            tile_load4(tile + j / 2 * 512 + lane * 16, nibbles);
+        if (type == TILE_Q8_0)
+            tile_load4(tile + j * 512 + lane * 16, a);
+        else
+            tile_unpack(type, nibbles, small[tile_has_pairs(type) ? j % 4 : j / 2], j % 2, a);
+        if (tile_has_pairs(type)) {
+            simt_mma16_s8s8(dot[0], a, b[0]);
+            simt_mma16_s8s8(dot[1], a + 2, b[1]);
+        } else {
+            simt_mma_s8s8(dot[0], a, b);
+        }
+    }
+}
+
+/* Adds this lane's two blocks to the sums of the lane above, which has the two before them, in four turns:
+ * after turn i the lanes with t = 3 - i have theirs, and lane t = 0 has all at the end. Other lanes' sums are
+ * of no use. */
+SIMT_INLINE void tile_chain(const float u[2], const float w[2][2], float sum[2])
+{
+    sum[0] = sum[1] = 0;
+#pragma unroll
+    for (uint32_t turn = 0; turn < 4; turn++)
+#pragma unroll
+        for (uint32_t row = 0; row < 2; row++) {
+            if (turn) /* 3 -> 2 -> 1 -> 0 */
+                sum[row] = simt_shfl_xor_f32(sum[row], turn == 2 ? 3 : 1);
+            sum[row] = __builtin_fmaf(u[0], w[row][0], sum[row]);
+            sum[row] = __builtin_fmaf(u[1], w[row][1], sum[row]);
+        }
+}
+
+/* The products of a tile of integers and a near panel of one column, for rows g and g + 8; valid in the lanes
+ * with t = 0. Not for Q2_K, whose minimums stand per 16. */
+SIMT_INLINE void tile_multiply_one(const uint32_t type, const SIMT_SHARED char *tile, uint32_t lane,
+                                   const struct activation *x, uint32_t super, float v[2])
+{
+    uint32_t base = super * x->super_bytes, p = 3 - lane % 4;
+    struct tile_scales scales;
+    struct tile_scale s[2];
+    float a[2], sum[2], f[2][2], least[2][2], c[2], m[2] = {0, 0};
+    int32_t dot[2][4];
+    tile_dots(type, tile, lane, x, base, dot);
+    tile_read_own_scales(type, tile, lane, &scales);
+#pragma unroll
+    for (uint32_t e = 0; e < 2; e++) {
+        uint32_t both[2];
+        tile_load2(x->near + base + TILE_COLUMNS + (2 * p + e) * 16, both);
+        a[e] = arith_from_bits(both[0]);
+        sum[e] = arith_from_bits(both[1]);
+        tile_scale_of(type, &scales, e, 0, &s[0]);
+        if (tile_has_pairs(type))
+            tile_scale_of(type, &scales, e, 1, &s[1]);
+#pragma unroll
+        for (uint32_t row = 0; row < 2; row++) {
+            uint32_t i = 2 * row + e;
+            f[row][e] = tile_has_pairs(type) ? tile_scaled16(dot[0][i], dot[1][i], s[0].s[row], s[1].s[row])
+                                             : tile_scaled32(type, dot[0][i], s[0].s[row]);
+            least[row][e] = s[0].min[row];
+        }
+    }
+    tile_chain(a, f, c);
+    if (type == TILE_Q4_K || type == TILE_Q5_K || type == TILE_Q5_1)
+        tile_chain(sum, least, m);
+#pragma unroll
+    for (uint32_t row = 0; row < 2; row++) {
+        float d, dmin;
+        tile_read_d(type, tile, lane, row, &d, &dmin);
+        v[row] = tile_value(type, d, dmin, c[row], m[row]);
+    }
+}
+
+/* --- floats --- */
 
 /* Loads weights `quad` (of 4 columns) of this lane's row. */
 SIMT_INLINE void tile_float_weights(const uint32_t type, const SIMT_SHARED char *tile, uint32_t row,

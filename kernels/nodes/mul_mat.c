@@ -103,6 +103,7 @@ SIMT_KERNEL(mul_mat, struct mul_mat_args, NODE_PRODUCT_THREADS, 2)
         uint32_t columns = n - first < some ? n - first : some;
         product_quantise(p, false, work, first, columns, simt_warp(), crew.n_warps);
         crew_sync(&crew);
+        product_find_factors(p, false, first, columns, simt_warp(), crew.n_warps);
         if (!product_run(p, &place, &crew))
             return;
         crew_sync(&crew);

@@ -223,6 +223,9 @@ SIMT_INLINE void border_answer(struct border *b)
 
 /* --- polling, by lane 0 --- */
 
+/* A poll is relaxed, and what it found is acquired by a second load: an acquire drops all that L1 holds, and
+ * this warp polls all the time beside block 0's compute warps. */
+
 /* Copies the blocks' progress to the host's heartbeat while a step runs. Its deadline catches a block that is
  * lost where no other block waits for it, at the end of a step; the blocks' own waits have shorter deadlines
  * and better records. */
@@ -246,18 +249,22 @@ SIMT_INLINE bool border_is_full(const struct border *b)
 
 /* Reads the host's words. Each read crosses PCIe and takes a microsecond, and only new steps are urgent, so
  * the others are read seldom until the ring is full. `submitted` is read last: after DECODER_DRAIN has been
- * read it includes all steps submitted before. */
+ * acquired it includes all steps submitted before. */
 SIMT_INLINE uint32_t border_look_at_host(struct border *b)
 {
     bool asks = border_is_full(b) || ++b->looks % BORDER_STOP_LOOK == 0;
-    uint32_t stop = asks ? simt_ld_acquire_sys(&b->control->stop) : DECODER_RUN;
-    uint32_t submitted = simt_ld_acquire_sys(&b->control->submitted) - b->args->first_step, news = 0;
+    uint32_t stop = asks ? simt_ld_relaxed_sys(&b->control->stop) : DECODER_RUN, news = 0;
+    if (stop == DECODER_DRAIN)
+        stop = simt_ld_acquire_sys(&b->control->stop);
+    uint32_t submitted = simt_ld_relaxed_sys(&b->control->submitted) - b->args->first_step;
     if (stop == DECODER_ABORT)
         news |= BORDER_ABORT;
     if (stop == DECODER_DRAIN && submitted == b->answered)
         news |= BORDER_LEAVE;
-    if ((int32_t)(submitted - b->copied) > 0 && !border_is_full(b))
+    if ((int32_t)(submitted - b->copied) > 0 && !border_is_full(b)) {
+        (void)simt_ld_acquire_sys(&b->control->submitted); /* the step that lies behind it */
         news |= BORDER_STEP;
+    }
     return news;
 }
 
@@ -284,10 +291,11 @@ SIMT_INLINE uint32_t border_look_around(struct border *b)
     if (simt_ld_relaxed_gpu(&b->guard.words[FLOW_ABORT]))
         return BORDER_OVER;
     if (runs) {
-        uint32_t value = simt_ld_acquire_gpu(border_counter(b, end));
-        if ((int32_t)(value - target) >= 0)
+        uint32_t value = simt_ld_relaxed_gpu(border_counter(b, end));
+        if ((int32_t)(value - target) >= 0) {
+            (void)simt_ld_acquire_gpu(border_counter(b, end)); /* the results and tokens that lie behind it */
             news |= BORDER_ENDED;
-        else
+        } else
             border_forward_progress(b, end, value, target);
     }
     if (!runs || ++b->turns % (border_is_full(b) ? BORDER_FULL_TURN : BORDER_HOST_TURN) == 0)

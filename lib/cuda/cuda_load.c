@@ -225,6 +225,7 @@ static void put_program(struct cuda_decoder *d, struct image *m)
         if (p->ops[i].opcode == PROGRAM_ATTEND && (more || cuda_is_general(c)))
             p->ops[i].flags |= PROGRAM_GENERAL;
     }
+    plan_attention(p);
 }
 
 static int put_tables(struct cuda_decoder *d, struct image *m, struct error *err)

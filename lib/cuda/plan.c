@@ -89,8 +89,9 @@ static void find_needs(struct needs *n, const struct program *p, const struct de
 {
     uint32_t sums = product_work_bytes(STEP_MAX_ROWS_CUDA);
     uint32_t sample = SAMPLE_WORK_BYTES, most = sums > sample ? sums : sample;
-    *n = (struct needs){
-        .work = most > attend ? most : attend, .fold = PRODUCT_FOLD_BYTES, .uses = n_counters * 4};
+    *n = (struct needs){.work = most + DECODER_KEPT_BYTES > attend ? most : attend - DECODER_KEPT_BYTES,
+                        .fold = PRODUCT_FOLD_BYTES,
+                        .uses = n_counters * 4};
     for (uint32_t i = 0; i < p->n_ops; i++)
         for (uint32_t j = 0; p->ops[i].opcode == PROGRAM_MATMUL && j < p->ops[i].n_weights; j++) {
             const struct decoder_matrix *m = &matrices[p->ops[i].weight[j]];
@@ -112,16 +113,17 @@ static uint32_t lay_out(struct decoder_shared *s, const struct needs *n, uint32_
                                  .work_bytes = round_up(work > n->work ? work : n->work, LINE),
                                  .fold_bytes = round_up(n->fold, LINE)};
     s->fold = s->uses + round_up(n->uses, LINE);
-    uint32_t fixed = s->fold + s->fold_bytes + s->work_bytes;
+    uint32_t fixed = s->fold + s->fold_bytes + DECODER_KEPT_BYTES + s->work_bytes;
     uint32_t room = shared_bytes / LINE * LINE;
     if (fixed + s->stage_bytes > room)
         return 0;
     s->n_stages = least((room - fixed) / s->stage_bytes, MAX_STAGES);
     s->stages = s->fold + s->fold_bytes;
     s->work = s->stages + s->n_stages * s->stage_bytes;
-    s->work_bytes = room - s->work;
+    s->work_bytes = room - s->work - DECODER_KEPT_BYTES;
     s->total = room;
-    assert(s->work < room && s->fold + s->fold_bytes <= s->stages); /* the parts do not overlap */
+    assert(s->work + DECODER_KEPT_BYTES < room &&
+           s->fold + s->fold_bytes <= s->stages); /* the parts do not overlap */
     return s->n_stages;
 }
 
@@ -145,7 +147,7 @@ static int choose_shared(struct decoder_shared *s, const struct needs *n, uint32
         err, -ENOTSUP,
         "the model needs stages of %u bytes, and %u bytes for work and sums, in a block's shared "
         "memory; the device has %u",
-        n->largest_super, n->work + n->fold + n->uses, shared_bytes);
+        n->largest_super, DECODER_KEPT_BYTES + n->work + n->fold + n->uses, shared_bytes);
 }
 
 /* --- plan --- */
@@ -192,4 +194,18 @@ void plan_flow(struct program *program, uint32_t n_blocks)
         op->wait_arrivals = i ? n_blocks : 0;
     }
     program->n_counters = program->n_ops * DECODER_PHASES + DECODER_N_COUNTERS;
+}
+
+void plan_attention(struct program *program)
+{
+    const struct program_op *before = NULL;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        struct program_op *op = &program->ops[i];
+        if (op->opcode != PROGRAM_ATTEND)
+            continue;
+        bool same = before && before->kind == op->kind && !((before->flags ^ op->flags) & PROGRAM_GENERAL);
+        if (same)
+            op->flags |= PROGRAM_PLANNED;
+        before = op;
+    }
 }

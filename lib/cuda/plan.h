@@ -31,3 +31,7 @@ void plan_close(struct plan *p); /* a zeroed one is fine */
 /* Writes the dependencies into the device's copy of the program: every op waits for all blocks' signal of the
  * previous one. */
 void plan_flow(struct program *program, uint32_t n_blocks);
+
+/* Marks, there too, the ATTEND ops that take up the plan of the one before (PROGRAM_PLANNED): those of its
+ * kind, and general if it is. */
+void plan_attention(struct program *program);

@@ -225,6 +225,7 @@ void attend_case_open(struct attend_case *c, struct attend_shape shape, uint64_t
     c->args.counters = AT(c->counters);
     c->args.guard = AT(c->guard);
     c->args.n_steps = shape.n_steps;
+    c->args.n_layers = 1 + number % 2;
     c->args.general = attend_shape_is_general(&shape);
     simt_map(c->machine, c->n_rows, sizeof c->n_rows, SIMT_MAP_READ_ONLY, "n_rows");
     simt_map(c->machine, c->lone, sizeof c->lone, SIMT_MAP_READ_ONLY, "lone");

@@ -288,7 +288,7 @@ static void open_shared(struct product_case *c, uint32_t forms)
     s->uses = 256;
     s->work = 512;
     s->work_bytes = ((sums > panel ? sums : panel) + 127) / 128 * 128;
-    s->fold = s->work + s->work_bytes;
+    s->fold = s->work + DECODER_KEPT_BYTES + s->work_bytes;
     s->fold_bytes = PRODUCT_FOLD_BYTES;
     s->stages = s->fold + s->fold_bytes;
     s->total = s->stages + s->n_stages * s->stage_bytes;

@@ -75,12 +75,15 @@ SIMT_INLINE bool quantise(const struct product_loop_args *args, SIMT_SHARED stru
     if (!is_wide) {
         product_quantise(p, false, work, 0, args->n_columns, simt_warp(), crew.n_warps);
         crew_sync(&crew);
+        product_find_factors(p, false, 0, args->n_columns, simt_warp(), crew.n_warps);
         return true;
     }
     if (!meet(args, guard, target))
         return false;
-    product_quantise(p, true, work, 0, args->n_columns, simt_block() * crew.n_warps + simt_warp(),
-                     simt_n_blocks() * crew.n_warps);
+    uint32_t n_warps = simt_n_blocks() * crew.n_warps;
+    uint32_t warp =
+        product_find_factors(p, true, 0, args->n_columns, simt_block() * crew.n_warps + simt_warp(), n_warps);
+    product_quantise(p, true, work, 0, args->n_columns, warp, n_warps);
     return meet(args, guard, target);
 }
 

@@ -24,34 +24,51 @@ static void copy_share(uint64_t to, uint64_t from, uint32_t n)
         DECODER_AT(float, to)[i] = DECODER_AT(const float, from)[i];
 }
 
-SIMT_INLINE void run_steps(const struct attend_grid_args *args, const bool general)
+/* Hops so far. */
+struct hops {
+    uint32_t layers, appends;
+};
+
+/* One layer of a step. False: end. */
+SIMT_INLINE bool run_layer(const struct attend_grid_args *args, uint32_t s, bool planned, struct hops *hops,
+                           const bool general)
 {
     struct crew crew = crew_of(simt_n_threads());
     struct flow_guard guard = {DECODER_AT(uint32_t, args->guard), DECODER_AT(uint32_t, args->counters), 0, 0};
-    uint32_t max_rows = args->attend.max_rows, in = args->attend.in_stride, out = args->attend.out_stride,
-             appends = 0;
+    uint32_t max_rows = args->attend.max_rows, in = args->attend.in_stride;
+    uint32_t n_rows = DECODER_AT(uint32_t, args->n_rows)[s];
+    bool lone = DECODER_AT(uint32_t, args->lone)[s] != 0;
+    copy_share(args->attend.in, args->source + (uint64_t)s * max_rows * in * 4, n_rows * in);
+    signal(args, &crew, GRID_QKV);
+    hops->layers++;
+    struct attend a;
+    if (!attend_prefetch(&a, &crew, &guard, &args->attend,
+                         DECODER_AT(struct step_row, args->rows) + s * max_rows, n_rows, lone, planned,
+                         general) ||
+        !wait(args, &crew, &guard, GRID_QKV, hops->layers))
+        return false;
+    if (!lone) {
+        attend_append_phase(&a);
+        signal(args, &crew, GRID_APPENDED);
+        if (!wait(args, &crew, &guard, GRID_APPENDED, ++hops->appends))
+            return false;
+    }
+    if (!attend_phase(&a))
+        return false;
+    signal(args, &crew, GRID_DONE);
+    return wait(args, &crew, &guard, GRID_DONE, hops->layers);
+}
+
+SIMT_INLINE void run_steps(const struct attend_grid_args *args, const bool general)
+{
+    uint32_t max_rows = args->attend.max_rows, out = args->attend.out_stride;
+    struct hops hops = {0, 0};
     for (uint32_t s = 0; s < args->n_steps; s++) {
-        uint32_t n_rows = DECODER_AT(uint32_t, args->n_rows)[s];
-        bool lone = DECODER_AT(uint32_t, args->lone)[s] != 0;
-        copy_share(args->attend.in, args->source + (uint64_t)s * max_rows * in * 4, n_rows * in);
-        signal(args, &crew, GRID_QKV);
-        struct attend a;
-        if (!attend_prefetch(&a, &crew, &guard, &args->attend,
-                             DECODER_AT(struct step_row, args->rows) + s * max_rows, n_rows, lone, general) ||
-            !wait(args, &crew, &guard, GRID_QKV, s + 1))
-            break;
-        if (!lone) {
-            attend_append_phase(&a);
-            signal(args, &crew, GRID_APPENDED);
-            if (!wait(args, &crew, &guard, GRID_APPENDED, ++appends))
-                break;
-        }
-        if (!attend_phase(&a))
-            break;
-        signal(args, &crew, GRID_DONE);
-        if (!wait(args, &crew, &guard, GRID_DONE, s + 1))
-            break;
-        copy_share(args->results + (uint64_t)s * max_rows * out * 4, args->attend.out, n_rows * out);
+        for (uint32_t layer = 0; layer < args->n_layers; layer++)
+            if (!run_layer(args, s, layer > 0, &hops, general))
+                return;
+        copy_share(args->results + (uint64_t)s * max_rows * out * 4, args->attend.out,
+                   DECODER_AT(uint32_t, args->n_rows)[s] * out);
     }
 }
 

@@ -204,7 +204,7 @@ Test(cuda_schedule, parts_of_shared_memory_do_not_overlap_and_the_ring_is_deep_e
             const uint32_t parts[][2] = {{s->mbarriers, s->n_stages * 16 + DECODER_GATE_BYTES},
                                          {s->uses, p.n_counters * 4},
                                          {s->fold, s->fold_bytes},
-                                         {s->work, s->work_bytes},
+                                         {s->work, DECODER_KEPT_BYTES + s->work_bytes},
                                          {s->stages, s->n_stages * s->stage_bytes}};
             for (uint32_t a = 0; a < 5; a++) {
                 cr_assert_eq(parts[a][0] % 128, 0);
@@ -320,4 +320,29 @@ Test(cuda_schedule, every_row_of_a_matrix_gets_the_sum_of_its_super_blocks, .tim
         walk(&m, 132, &devices[2], FINISHING);
         free(m.program);
     }
+}
+
+Test(cuda_schedule, an_attention_takes_up_the_plan_of_the_one_before_if_both_are_of_one_kind)
+{
+    static const struct {
+        uint32_t kind, flags; /* of the second attention; the first has none */
+        bool planned;
+    } cases[] = {{0, 0, true}, {1, 0, false}, {0, PROGRAM_GENERAL, false}};
+    struct program_op *attends[LAYERS];
+    struct model m;
+    open_model(&m, &shapes[0], TILE_NONE, 0);
+    for (uint32_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint32_t n = 0;
+        for (uint32_t j = 0; j < m.program->n_ops; j++)
+            if (m.program->ops[j].opcode == PROGRAM_ATTEND)
+                attends[n++] = &m.program->ops[j];
+        cr_assert_eq(n, LAYERS);
+        attends[0]->kind = attends[0]->flags = 0;
+        attends[1]->kind = cases[i].kind;
+        attends[1]->flags = (uint16_t)cases[i].flags;
+        plan_attention(m.program);
+        cr_assert_not(attends[0]->flags & PROGRAM_PLANNED, "no attention comes before the first");
+        cr_assert_eq((attends[1]->flags & PROGRAM_PLANNED) != 0, cases[i].planned);
+    }
+    free(m.program);
 }
