@@ -176,9 +176,10 @@ void simt_emu_store(const struct simt_site *at, void *p, uint32_t size, uint64_t
         *(uint32_t *)p = (uint32_t)v;
 }
 
-uint32_t simt_emu_add(const struct simt_site *at, uint32_t *p, uint32_t v)
+uint32_t simt_emu_add(const struct simt_site *at, uint32_t *p, uint32_t v, enum simt_scope scope)
 {
     (void)at;
+    (void)scope;
     words->n_moves++;
     words->now->looked_at = NULL;
     *p += v;
