@@ -52,8 +52,9 @@ static void finish(void)
 static char *body_of(int n, int salt, const char *fields)
 {
     size_t room = (size_t)n * 12 + 400;
-    char *body = malloc(room), *at = body + sprintf(body, "{\"prompt\":[1");
+    char *body = malloc(room), *at = body;
     cr_assert_not_null(body);
+    at += sprintf(at, "{\"prompt\":[1");
     for (int i = 1; i < n; i++)
         at += sprintf(at, ",%d", 20 + (i * 7 + salt * 31) % 200);
     snprintf(at, room - (size_t)(at - body), "],\"ignore_eos\":true%s}", fields);
