@@ -90,15 +90,15 @@ enum program_epilogue {
     PROGRAM_TIMES_SIGMOID,
 };
 enum program_flags {
-    PROGRAM_HEAD = 1,      /* only rows that need logits */
-    PROGRAM_GATED = 2,     /* MATMUL: the product of a row takes the sigmoid of its gate */
-    PROGRAM_V_NORM = 4,    /* ATTEND: every head of V is normalised, without a gain */
-    PROGRAM_CACHED = 8,    /* ATTEND: K and V are in the cache already; in = [q] */
-    PROGRAM_GENERAL = 16,  /* ATTEND, set by backend cuda: more than the plain attention (attend.h) */
-    PROGRAM_SET = 32,      /* ADD_NORM: `out` is set to what would be added to it */
-    PROGRAM_TOGETHER = 64, /* CONV: the first product of the gates has both, by key head */
-    PROGRAM_PLANNED = 1024, /* ATTEND, set by backend cuda: of the kind of the ATTEND op before it in the program,
-                               whose plan of the step holds for this one too */
+    PROGRAM_HEAD = 1,       /* only rows that need logits */
+    PROGRAM_GATED = 2,      /* MATMUL: the product of a row takes the sigmoid of its gate */
+    PROGRAM_V_NORM = 4,     /* ATTEND: every head of V is normalised, without a gain */
+    PROGRAM_CACHED = 8,     /* ATTEND: K and V are in the cache already; in = [q] */
+    PROGRAM_GENERAL = 16,   /* ATTEND, set by backend cuda: more than the plain attention (attend.h) */
+    PROGRAM_SET = 32,       /* ADD_NORM: `out` is set to what would be added to it */
+    PROGRAM_TOGETHER = 64,  /* CONV: the first product of the gates has both, by key head */
+    PROGRAM_PLANNED = 1024, /* ATTEND, set by backend cuda: of the kind of the ATTEND op before it in the
+                               program, whose plan of the step holds for this one too */
 };
 
 enum program_buffer_index {

@@ -224,7 +224,7 @@ void thread_next_epoch(struct simt_machine *m, struct thread *t);
 struct knowledge thread_release(struct simt_machine *m, struct thread *t);
 
 /* host.c */
-bool host_turn(struct simt_machine *m);  /* lets the host act; false: it had nothing to do */
+bool host_turn(struct simt_machine *m); /* lets the host act; false: it had nothing to do */
 void host_forget(struct simt_machine *m);
 
 /* copies.c */

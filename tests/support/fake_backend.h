@@ -40,7 +40,7 @@ struct fake {
     struct backend be;
     uint32_t n_pages, n_slots, max_rows, n_ring, ring_size;
     uint32_t n_windows, window; /* fake_set_window(), before the engine opens */
-    uint32_t rows_together; /* of info(); 0: 8. Set before the engine opens */
+    uint32_t rows_together;     /* of info(); 0: 8. Set before the engine opens */
     int32_t (*token)[KV_PAGE_TOKENS];
     uint32_t (*pos)[KV_PAGE_TOKENS];
     struct fake_slot *slots;
