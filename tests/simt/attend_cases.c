@@ -246,8 +246,11 @@ void attend_case_close(struct attend_case *c)
         free(c->memory[i]);
 }
 
+/* A launch that was ended in the middle leaves its tickets. */
 static void reset(struct attend_case *c)
 {
+    const struct attend_args *a = &c->args.attend;
+    memset((char *)(uintptr_t)a->scratch, 0, (size_t)a->max_rows * a->layout.n_kv_heads * sizeof(uint32_t));
     memcpy((char *)(uintptr_t)c->args.attend.kv, c->kv_begin, c->kv_bytes);
     memset(c->counters, 0, sizeof c->counters);
     memset(c->guard, 0, sizeof c->guard);

@@ -90,18 +90,52 @@ static int launch_flat(struct border_run *r, const char *name, enum border_kerne
     return launch(r, name, &args, FLAT_THREADS, FLAT_BLOCKS, m, r->muted == kernel ? m->mute : -1, report);
 }
 
+/* Column `at` of the rows' buffer. */
+static struct node_rows column(const struct border_run *r, uint32_t at)
+{
+    const struct decoder_args *a = &r->rig.args;
+    return (struct node_rows){.data = a->buffers.rows + (size_t)at * WIDTH * 4,
+                              .stride = a->buffers.row_floats};
+}
+
+/* Routes by column 0 into column 3, then sums columns 0 and 1 into column 2 by the weights there. */
+static int launch_experts(struct border_run *r, const struct manner *m, struct simt_report *report)
+{
+    const struct decoder_args *a = &r->rig.args;
+    const struct node_step step = {.step = a->staged + DECODER_STEP_AT, .fault = a->abort_word, .head = 1};
+    struct route_args route = {
+        .step = step,
+        .in = column(r, 0),
+        .out = column(r, 3),
+        .rule = {.n_experts = WIDTH, .n_used = 2, .n_groups = 1, .n_groups_used = 1, .scale = 1}};
+    const struct expert_sum_args sum = {.step = step,
+                                        .in = column(r, 0),
+                                        .choice = column(r, 3),
+                                        .out = column(r, 2),
+                                        .width = WIDTH,
+                                        .n_used = 2};
+    route.in.gathered = 1;
+    int rc = launch(r, "route", &route, NODE_ROUTE_THREADS, FLAT_BLOCKS, m,
+                    r->muted == BORDER_ROUTE ? m->mute : -1, report);
+    return rc < 0 ? rc
+                  : launch(r, "expert_sum", &sum, FLAT_THREADS, FLAT_BLOCKS, m,
+                           r->muted == BORDER_EXPERT_SUM ? m->mute : -1, report);
+}
+
 static int launch_nodes(struct border_run *r, const struct manner *m, struct simt_report *report)
 {
     static const struct {
         const char *name;
         enum border_kernel kernel;
         uint32_t to;
-    } nodes[] = {{"add", BORDER_ADD, 1},   {"mul", BORDER_MUL, 2},     {"silu", BORDER_SILU, 3},
-                 {"gelu", BORDER_GELU, 1}, {"scale", BORDER_SCALE, 2}, {"soft_cap", BORDER_SOFT_CAP, 3}};
+    } nodes[] = {{"add", BORDER_ADD, 1},     {"mul", BORDER_MUL, 2},
+                 {"silu", BORDER_SILU, 3},   {"gelu", BORDER_GELU, 1},
+                 {"scale", BORDER_SCALE, 2}, {"soft_cap", BORDER_SOFT_CAP, 3},
+                 {"gate", BORDER_GATE, 1},   {"swiglu_clamped", BORDER_SWIGLU_CLAMPED, 2}};
     int rc = 0;
     for (size_t i = 0; rc >= 0 && i < sizeof nodes / sizeof nodes[0]; i++)
         rc = launch_flat(r, nodes[i].name, nodes[i].kernel, nodes[i].to, m, report);
-    return rc;
+    return rc < 0 ? rc : launch_experts(r, m, report);
 }
 
 /* Writes the output of a sample node. */
