@@ -132,7 +132,7 @@ SIMT_INLINE bool attend_prefetch(struct attend *a, const struct crew *crew, cons
         flow_fail(guard, DECODER_RANGE, DECODER_RANGE_COUNT, n_rows, in->max_rows);
     if (many)
         return false;
-    if (planned && !a->room->more) {
+    if (planned && a->room->whole) {
         if (simt_thread() == 0)
             attend_room_again(general, a->room, in);
     } else if (!attend_plan(a, in, rows, n_rows)) {

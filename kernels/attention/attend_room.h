@@ -64,7 +64,8 @@ struct attend_room {
     struct kv_tile tile;
     uint32_t n_units, n_batch; /* units of all blocks; units in units[] */
     uint32_t more;             /* this block has units behind the batch */
-    uint32_t last_arrivals;    /* a bit per unit of the batch: this block merges it */
+    uint32_t whole;         /* the first batch had all of its units: it still stands at the end of a layer */
+    uint32_t last_arrivals; /* a bit per unit of the batch: this block merges it */
     /* Offsets in the work area. */
     uint32_t first_split; /* u32 [n_rows + 1]: splits of all groups before that row */
     uint32_t stats;       /* [2][n_queries][ATTEND_QUERY_STATS], alternating by pass */
@@ -422,6 +423,7 @@ SIMT_INLINE void attend_find_batch(const bool general, SIMT_SHARED struct attend
         return;
     room->n_batch = n;
     room->more = simt_block() + (done + ATTEND_BATCH) * n_blocks < n_units;
+    room->whole = done == 0 && !room->more;
     attend_first_places(room);
 }
 

@@ -159,7 +159,11 @@ static void check_tokens(const struct one *o, const struct one *want)
 {
     uint32_t n = atomic_load(&o->r.n_out);
     cr_assert_leq(n, want->r.max_tokens);
-    cr_assert_eq(memcmp(o->out, want->out, n * sizeof *o->out), 0, "other tokens than the cpu's");
+    for (uint32_t i = 0; i < n; i++)
+        cr_assert_eq(memcmp(&o->out[i], &want->out[i], sizeof *o->out), 0,
+                     "token %u behind a prompt of %u: %d (%a), the cpu's is %d (%a)", i, o->r.n_prompt,
+                     o->out[i].token, (double)o->out[i].logprob, want->out[i].token,
+                     (double)want->out[i].logprob);
     if (o->r.finish == ENGINE_LENGTH)
         cr_assert_eq(n, want->r.max_tokens);
 }
