@@ -367,10 +367,11 @@ static const struct dfa *texts_without_recipient(struct builder *b)
     nfa_open(&a, &b->shop);
     uint32_t any = nfa_state(&a), first = 0;
     for (uint32_t i = 0; header && i < header->n_states; i++) {
-        uint32_t state = nfa_state(&a);
+        uint32_t state = nfa_state(&a); /* they follow each other */
         first = i ? first : state;
-        put_nfa_text(&a, b, state, "to=", NFA_ACCEPT);
     }
+    for (uint32_t i = 0; header && i < header->n_states; i++)
+        put_nfa_text(&a, b, first + i, "to=", NFA_ACCEPT);
     for (uint32_t i = 0; header && i < header->n_states; i++)
         for (uint32_t k = header->first[i]; k < header->first[i + 1]; k++)
             nfa_edge(&a, first + i, header->edges[k].lo, header->edges[k].hi, first + header->edges[k].to);

@@ -507,6 +507,7 @@ Test(tool_grammar, no_lazy_text_is_a_call_with_other_arguments)
         {"harmony", "<|channel|>commentary\tto=functions.add <|message|>{\"n\": 99}", false},
         {"harmony", "<|channel|>commentary\nto=functions.add<|message|>{\"n\": 99}", false},
         {"harmony", "to=functions.add<|message|>{\"n\": 99}", false},
+        {"harmony", "<|channel|>a<b to=add<|message|>{\"n\": 99}", false},
         {"harmony", " <|x to=add<|message|>{\"n\": 99}", false},
         {"harmony", "so<|start|>assistant to=add<|channel|>commentary<|message|>{\"n\": 99}", false},
         {"harmony", "\xff<|channel|>commentary to=add\xff<|message|>{\"n\": 99}", true},
