@@ -387,6 +387,13 @@ static enum tool_grammar_reasoning reasoning_of(const struct generation *g)
     return r.close && shows && !closed && !off ? REASONING_POSSIBLE : REASONING_NONE;
 }
 
+/* The same for calls. One that may come knows by itself a reasoning that the model opens. */
+static enum tool_grammar_reasoning reasoning_before_calls(const struct generation *g)
+{
+    enum tool_grammar_reasoning reasoning = reasoning_of(g);
+    return g->p.choice.forced || reasoning == REASONING_OPEN ? reasoning : REASONING_NONE;
+}
+
 /* The compiler's references are its own: jansson counts without a lock. */
 static int compile_calls(struct grammar **out, const struct generation *g, struct error *err)
 {
@@ -398,7 +405,7 @@ static int compile_calls(struct grammar **out, const struct generation *g, struc
                                      .only = names,
                                      .one = p->one_call,
                                      .lazy = !p->choice.forced,
-                                     .reasoning = p->choice.forced ? reasoning_of(g) : REASONING_NONE,
+                                     .reasoning = reasoning_before_calls(g),
                                      .is_control = is_control,
                                      .context = g->model->constraints};
     int rc = list ? tool_grammar_compile(out, &o, err) : -ENOMEM;
@@ -471,7 +478,7 @@ static char *key_of(const struct generation *g)
         return json_dumps(c->value, JSON_COMPACT | JSON_ENCODE_ANY);
     json_t *names = names_of(&p->choice);
     json_t *all = json_pack("[s, b, b, i, O?, O]", toolcall_format_name(p->format), p->one_call,
-                            p->choice.forced, (int)reasoning_of(g), names, p->tool_list);
+                            p->choice.forced, (int)reasoning_before_calls(g), names, p->tool_list);
     char *key = all ? json_dumps(all, JSON_COMPACT) : NULL;
     json_decref(names);
     json_decref(all);

@@ -3,6 +3,7 @@
 #include "schema_private.h"
 #include "toolcall/toolcall_writing.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -288,15 +289,17 @@ static uint32_t put_reasoning(struct writer *x, uint32_t from)
 /* ---- calls that may come ---- */
 
 #define MAX_OPENINGS 16
+#define BLANKS       "[ \\t\\r\\n]*"
 
-/* The marks that open a call as texts: those that are control tokens are no text. */
+/* The marks that open a call. One that is a control token counts as text too: the scanner sees bytes. */
 static size_t list_openings(const struct writer *x, const char *out[MAX_OPENINGS])
 {
     const char *mark;
     size_t n = 0;
-    for (size_t i = 0; (mark = toolcall_call_mark(x->o->format, i)) && n < MAX_OPENINGS; i++)
-        if (!control_at(x, mark, strlen(mark)))
-            out[n++] = mark;
+    for (size_t i = 0; (mark = toolcall_call_mark(x->o->format, i)); i++) {
+        assert(n < MAX_OPENINGS);
+        out[n++] = mark;
+    }
     return n;
 }
 
@@ -309,48 +312,178 @@ static bool opens_call(const struct writer *x, const char *mark)
     return false;
 }
 
-/* From `from` any text without these to `to`, from where the control tokens lead back that open no call, or
- * with `calls` all. */
+/* From `from` the control tokens that open no call, or with `calls` all, lead to `to`. */
+static void put_marks(struct writer *x, uint32_t from, uint32_t to, bool calls)
+{
+    const char *mark;
+    for (size_t i = 0; x->o->format && (mark = toolcall_format_mark(x->o->format, i)); i++)
+        if (control_at(x, mark, strlen(mark)) && (calls || !opens_call(x, mark)))
+            builder_empty(&x->c.b, put_text(x, from, mark, strlen(mark)), to);
+}
+
+/* From `from` any text without these to `to`, from where the control tokens lead back. */
 static void put_free(struct writer *x, uint32_t from, uint32_t to, const char *const *without, size_t n,
                      bool calls)
 {
     struct builder *b = &x->c.b;
-    const char *mark;
     builder_dfa(b, n ? texts_without(b, without, n) : dfa_all(&b->shop), SPELL_RAW, from, to, true);
-    for (size_t i = 0; x->o->format && (mark = toolcall_format_mark(x->o->format, i)); i++)
-        if (control_at(x, mark, strlen(mark)) && (calls || !opens_call(x, mark)))
-            builder_empty(b, put_text(x, to, mark, strlen(mark)), from);
+    put_marks(x, to, from, calls);
 }
 
-/* A bare call is the whole text, or the text begins as none does. */
+/* Those of the texts that do not begin as the regular expression says. */
+static const struct dfa *not_begun(struct builder *b, const struct dfa *texts, const char *beginning)
+{
+    char regex[512];
+    const struct dfa *begun = NULL;
+    snprintf(regex, sizeof regex, "(%s)[\\s\\S]*", beginning);
+    regex_compile(&b->shop, regex, strlen(regex), REGEX_WHOLE, &begun, NULL);
+    return texts && begun ? dfa_combine(&b->shop, DFA_MINUS, texts, begun) : NULL;
+}
+
+/* A bare call is the whole text. Other texts are no object and no list of objects whose first key the scanner
+ * knows from calls; a key with an escape may be one. The mark that ends a call says nothing in front. */
 static uint32_t put_bare(struct writer *x, uint32_t from)
 {
+    static const char beginning[] = "([ \\t\\r\\n]|</function>)*(\\[" BLANKS ")?\\{[ \\t\\r\\n,]*[\"']"
+                                    "([^\"']*\\\\|(name|type|id|function|parameters|arguments)[\"'])";
     struct builder *b = &x->c.b;
-    const struct dfa *like = NULL;
-    uint32_t to = builder_state(b), call;
-    regex_compile(&b->shop, "[ \\t\\r\\n]*(\\{[ \\t\\r\\n]*\"name\"|<\\|python_tag\\|>|<function=)[\\s\\S]*",
-                  strlen("[ \\t\\r\\n]*(\\{[ \\t\\r\\n]*\"name\"|<\\|python_tag\\|>|<function=)[\\s\\S]*"),
-                  REGEX_WHOLE, &like, NULL);
-    builder_dfa(b, like ? dfa_not(&b->shop, like) : NULL, SPELL_RAW, from, to, true);
-    call = put_calls(x, from);
-    builder_empty(b, call, to);
-    return to;
+    const char *openings[MAX_OPENINGS];
+    uint32_t text = builder_state(b), end;
+    const struct dfa *free = texts_without(b, openings, list_openings(x, openings));
+    builder_dfa(b, not_begun(b, free, beginning), SPELL_RAW, from, text, true);
+    put_marks(x, text, from, false);
+    end = put_calls(x, from);
+    builder_last(b, end);
+    return text;
+}
+
+/* The texts without a recipient in a header, which is what follows <|start|>, <|channel|> or a text's
+ * beginning up to <|message|>. */
+static const struct dfa *texts_without_recipient(struct builder *b)
+{
+    static const char *const message[] = {"<|message|>"};
+    const struct dfa *header = texts_without(b, message, 1);
+    struct nfa a;
+    nfa_open(&a, &b->shop);
+    uint32_t any = nfa_state(&a), first = 0;
+    for (uint32_t i = 0; header && i < header->n_states; i++) {
+        uint32_t state = nfa_state(&a); /* they follow each other */
+        first = i ? first : state;
+    }
+    for (uint32_t i = 0; header && i < header->n_states; i++)
+        put_nfa_text(&a, b, first + i, "to=", NFA_ACCEPT);
+    for (uint32_t i = 0; header && i < header->n_states; i++)
+        for (uint32_t k = header->first[i]; k < header->first[i + 1]; k++)
+            nfa_edge(&a, first + i, header->edges[k].lo, header->edges[k].hi, first + header->edges[k].to);
+    nfa_empty(&a, NFA_START, any);
+    for (const char *blank = " \t\r\n"; *blank; blank++)
+        nfa_edge(&a, NFA_START, (uint32_t)*blank, (uint32_t)*blank, NFA_START);
+    put_nfa_text(&a, b, NFA_START, "to=", NFA_ACCEPT);
+    put_nfa_text(&a, b, NFA_START, "<|", first);
+    nfa_edge(&a, any, 0, DFA_MAX_CODE, any);
+    put_nfa_text(&a, b, any, "<|start|>", first);
+    put_nfa_text(&a, b, any, "<|channel|>", first);
+    nfa_edge(&a, NFA_ACCEPT, 0, DFA_MAX_CODE, NFA_ACCEPT);
+    const struct dfa *with = header ? nfa_dfa(&a) : NULL;
+    return with ? dfa_not(&b->shop, with) : NULL;
+}
+
+/* Harmony's headers without a recipient, where marks are control tokens: behind one that opens a header no
+ * recipient comes before <|message|>. A header's mark written as text would open one too. */
+static uint32_t put_messages(struct writer *x, uint32_t from)
+{
+    static const char *const out[] = {"<|start|>", "<|channel|>", "to="};
+    struct builder *b = &x->c.b;
+    uint32_t header = builder_state(b), body = builder_state(b), text = builder_state(b);
+    uint32_t in_header = builder_state(b), in_body = builder_state(b), begun = builder_state(b);
+    const struct dfa *free = texts_without(b, out, 2);
+    const char *mark;
+    builder_dfa(b, not_begun(b, free, BLANKS "(to=|<\\|)"), SPELL_RAW, from, begun, true);
+    builder_dfa(b, texts_without(b, out, 3), SPELL_RAW, header, in_header, true);
+    builder_dfa(b, free, SPELL_RAW, body, in_body, true);
+    for (size_t i = 0; (mark = toolcall_format_mark(x->o->format, i)); i++) {
+        bool message = !strcmp(mark, "<|message|>"), opens = !strcmp(mark, out[0]) || !strcmp(mark, out[1]);
+        if (!control_at(x, mark, strlen(mark)))
+            continue;
+        builder_empty(b, put_text(x, begun, mark, strlen(mark)), message ? body : header);
+        builder_empty(b, put_text(x, in_header, mark, strlen(mark)), message ? body : header);
+        builder_empty(b, put_text(x, in_body, mark, strlen(mark)), opens ? header : body);
+    }
+    builder_empty(b, begun, text);
+    builder_empty(b, in_header, text);
+    builder_empty(b, in_body, text);
+    return text;
+}
+
+static uint32_t put_harmony(struct writer *x, uint32_t from)
+{
+    struct builder *b = &x->c.b;
+    const char *mark;
+    uint32_t text;
+    for (size_t i = 0; (mark = toolcall_format_mark(x->o->format, i)); i++)
+        if (control_at(x, mark, strlen(mark)))
+            return put_messages(x, from);
+    text = builder_state(b);
+    builder_dfa(b, texts_without_recipient(b), SPELL_RAW, from, text, true);
+    return text;
+}
+
+/* A reasoning in which marks of calls are words, from its opening on; the text may end in it. */
+static void put_thought(struct writer *x, uint32_t from, uint32_t to)
+{
+    struct toolcall_reasoning r = toolcall_reasoning_of(x->o->format);
+    struct builder *b = &x->c.b;
+    uint32_t text = builder_state(b);
+    const char *mark;
+    builder_dfa(b, texts_without(b, &r.close, 1), SPELL_RAW, from, text, true);
+    for (size_t i = 0; (mark = toolcall_format_mark(x->o->format, i)); i++)
+        if (strcmp(mark, r.close) != 0 && control_at(x, mark, strlen(mark)))
+            builder_empty(b, put_text(x, text, mark, strlen(mark)), from);
+    builder_empty(b, put_text(x, text, r.close, strlen(r.close)), to);
+    builder_last(b, text);
+}
+
+/* Where the text begins: its reasoning, if calls cannot begin in it. Returns where the rest begins. */
+static uint32_t put_thoughts(struct writer *x, uint32_t from)
+{
+    struct toolcall_reasoning r = toolcall_reasoning_of(x->o->format);
+    uint32_t rest = builder_state(&x->c.b);
+    bool thinks = r.open && r.close && !toolcall_call_ends_reasoning(x->o->format);
+    if (thinks && x->o->reasoning == REASONING_OPEN) {
+        put_thought(x, from, rest);
+        return rest;
+    }
+    if (thinks)
+        put_thought(x, put_text(x, from, r.open, strlen(r.open)), rest);
+    builder_empty(&x->c.b, from, rest);
+    return rest;
 }
 
 /* The calls themselves begin with the opening, so that they stand beside the text that is free of it. */
-static uint32_t put_lazily(struct writer *x, uint32_t from)
+static uint32_t put_lazily(struct writer *x, uint32_t start)
 {
     struct builder *b = &x->c.b;
-    uint32_t text = builder_state(b);
-    if (toolcall_is_bare(x->o->format))
-        return put_bare(x, from);
     const char *openings[MAX_OPENINGS];
-    put_free(x, from, text, openings, list_openings(x, openings), false);
+    size_t n = list_openings(x, openings);
+    if (toolcall_is_bare(x->o->format))
+        return put_bare(x, start);
+    bool harmony = n && !strcmp(openings[0], TOOLCALL_RECIPIENT);
+    uint32_t from = harmony ? start : put_thoughts(x, start), text;
+    if (harmony) {
+        text = put_harmony(x, from);
+    } else {
+        text = builder_state(b);
+        put_free(x, from, text, openings, n, false);
+    }
     uint32_t end = put_calls(x, text);
-    if (x->o->one)
+    if (x->o->one) {
         builder_last(b, end);
-    else
+    } else if (!strcmp(x->w->end, "]")) { /* no mark ends the list: another object would be a call of it */
+        const struct dfa *free = texts_without(b, openings, n);
+        builder_dfa(b, not_begun(b, free, "[ \\t\\r\\n,}\\]]*\\{"), SPELL_RAW, end, text, true);
+    } else {
         builder_empty(b, end, from);
+    }
     return text;
 }
 
@@ -427,7 +560,7 @@ static uint32_t open_writer(struct writer *x, uint32_t *start)
 {
     builder_open(&x->c.b);
     *start = builder_state(&x->c.b);
-    return schema_begin(&x->c) ? put_reasoning(x, *start) : *start;
+    return schema_begin(&x->c) && !x->o->lazy ? put_reasoning(x, *start) : *start;
 }
 
 static int close_writer(struct writer *x, uint32_t start, uint32_t end, struct grammar **out,

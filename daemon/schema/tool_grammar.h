@@ -1,6 +1,8 @@
 /* tool_grammar.h - calls of tools as a grammar: what a model must write, in its format, to call one of them.
  * First what it reasons, if its format has that, then one call or several; or, `lazy`, any text in which
- * calls may come: what opens one in the format's scanner comes only with the whole call. Arguments are what
+ * calls may come: what opens one in the format's scanner comes only with the whole call, also where the mark
+ * is a control token and the model writes its letters. In a reasoning that begins the text such marks are
+ * words, unless the scanner hears calls there too. Arguments are what
  * the tool's schema allows; a schema that cannot be enforced exactly is a JSON object of any members, unless
  * the tool is `strict`. A mark that is a control token of the vocabulary is TOOL_GRAMMAR_CONTROL and its
  * text, a byte that no other text has: so the model writes the token itself, and in no string. Thread: any.
@@ -22,7 +24,8 @@ struct tool_grammar_options {
     const struct toolcall_tools *tools; /* the same, by number */
     const json_t *only;                 /* names that may be called; NULL: all */
     bool one;                           /* one call, no more */
-    bool lazy; /* a call may come, or none: any text up to its opening, and behind it; no `reasoning` */
+    bool lazy; /* a call may come, or none: any text up to its opening, and behind it; of `reasoning` only
+                  REASONING_OPEN counts */
     enum tool_grammar_reasoning reasoning;
     bool (*is_control)(const void *context, const char *mark);
     const void *context;

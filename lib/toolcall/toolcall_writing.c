@@ -115,11 +115,19 @@ bool toolcall_reasoning_is_open(const struct toolcall_format *f, const char *pro
 const char *toolcall_call_mark(const struct toolcall_format *f, size_t i)
 {
     if (f->harmony)
-        return i ? NULL : " to=functions.";
+        return i ? NULL : TOOLCALL_RECIPIENT;
     for (const struct mark *m = f->marks; m->action; m++)
         if (m->action >= MARK_SECTION && m->action <= MARK_LIST && !i--)
             return m->s;
     return NULL;
+}
+
+bool toolcall_call_ends_reasoning(const struct toolcall_format *f)
+{
+    for (const struct mark *m = f->marks; m->action; m++)
+        if (m->action >= MARK_SECTION && m->action <= MARK_LIST && m->in_reasoning)
+            return true;
+    return f->harmony;
 }
 
 bool toolcall_is_bare(const struct toolcall_format *f)

@@ -21,8 +21,12 @@ struct toolcall_writing {
 /* NULL: the format has no calls, or none that are described. */
 const struct toolcall_writing *toolcall_writing_of(const struct toolcall_format *f);
 
-/* A mark by which the scanner knows a call, number i; NULL beyond the last. */
+/* A mark by which the scanner knows a call, number i; NULL beyond the last. Harmony's is TOOLCALL_RECIPIENT,
+ * which counts in headers alone. */
+#define TOOLCALL_RECIPIENT "to="
 const char *toolcall_call_mark(const struct toolcall_format *f, size_t i);
+/* True if such a mark counts inside of a reasoning, which it ends. */
+bool toolcall_call_ends_reasoning(const struct toolcall_format *f);
 /* True if a call is a whole text that begins as a JSON object. */
 bool toolcall_is_bare(const struct toolcall_format *f);
 

@@ -424,6 +424,258 @@ Test(tool_grammar, in_a_lazy_text_control_tokens_that_open_no_call_are_free)
     close_tools();
 }
 
+/* ---- what the scanner hears in lazy texts ---- */
+
+struct calls {
+    unsigned n, n_bad;
+    char name[64], arguments[512];
+};
+
+static bool is_allowed(const char *name, const char *arguments)
+{
+    json_t *a = json_loads(arguments, 0, NULL);
+    json_t *n = json_object_get(a, "n"), *word = json_object_get(a, "word"),
+           *unit = json_object_get(a, "unit");
+    bool ok = json_is_object(a), adds = !strcmp(name, "add");
+    if (adds) {
+        size_t known = 1 + (word != NULL) + (unit != NULL);
+        ok &= json_is_integer(n) && json_integer_value(n) >= 1 && json_integer_value(n) <= 9;
+        ok &= json_object_size(a) == known && (!word || json_is_string(word));
+        ok &= !unit || (json_is_string(unit) && strchr("CF", *json_string_value(unit)));
+    }
+    json_decref(a);
+    return ok && (adds || !strcmp(name, "list"));
+}
+
+static void hear_call(void *user, const struct toolcall_event *e)
+{
+    struct calls *c = user;
+    size_t used = strlen(c->arguments);
+    if (e->kind == TOOLCALL_BEGIN) {
+        snprintf(c->name, sizeof c->name, "%.*s", (int)e->n, e->s);
+        *c->arguments = 0;
+    }
+    if (e->kind == TOOLCALL_ARGUMENTS)
+        snprintf(c->arguments + used, sizeof c->arguments - used, "%.*s", (int)e->n, e->s);
+    if (e->kind == TOOLCALL_END) {
+        c->n++;
+        c->n_bad += !is_allowed(c->name, c->arguments);
+    }
+}
+
+/* The scanner sees the bytes of a control token as those of any text. */
+static struct calls calls_of(const char *format, const char *text)
+{
+    struct calls c = {0};
+    struct arena own = {0};
+    struct toolcall_options options = {
+        .format = toolcall_format_find(format), .tools = &tools, .emit = hear_call, .user = &c};
+    struct toolcall_scanner *s = toolcall_open(&own, &options);
+    cr_assert(s);
+    for (const char *p = text; *p;) {
+        size_t n = strcspn(p, TOOL_GRAMMAR_CONTROL);
+        cr_assert_eq(toolcall_feed(s, p, n), 0);
+        p += n + (p[n] != 0);
+    }
+    cr_assert_eq(toolcall_end(s, false), 0);
+    arena_close(&own);
+    return c;
+}
+
+#define BAD "\"parameters\": {\"n\": 99}}"
+
+Test(tool_grammar, no_lazy_text_is_a_call_with_other_arguments)
+{
+    static const struct {
+        const char *format, *text;
+        bool control;
+    } cases[] = {
+        {"llama3-json", "[{\"name\": \"add\", " BAD "]", false},
+        {"llama3-json", " [ {\"name\": \"add\", " BAD, false},
+        {"llama3-json", "{\"type\": \"function\", \"name\": \"add\", " BAD, false},
+        {"llama3-json", "{\"function\": \"add\", " BAD, false},
+        {"llama3-json", "{\"function\": {\"name\": \"add\", " BAD "}", false},
+        {"llama3-json", "{\"id\": 1, \"name\": \"add\", " BAD, false},
+        {"llama3-json", "{'name': 'add', " BAD, false},
+        {"llama3-json", "{,\"name\": \"add\", " BAD, false},
+        {"llama3-json", "{\"n\\u0061me\": \"add\", " BAD, false},
+        {"llama3-json", "</function>\n{\"name\": \"add\", " BAD, false},
+        {"llama3-json", "hello <function=add>{\"n\": 99}", false},
+        {"llama3-json", "hello <|python_tag|>{\"name\": \"add\", " BAD, false},
+        {"llama3-json", "hello <|python_tag|>add.call(n=99)", true},
+        {"harmony", "<|channel|>commentary to=add<|message|>{\"n\": 99}", false},
+        {"harmony", "<|channel|>commentary\tto=functions.add <|message|>{\"n\": 99}", false},
+        {"harmony", "<|channel|>commentary\nto=functions.add<|message|>{\"n\": 99}", false},
+        {"harmony", "to=functions.add<|message|>{\"n\": 99}", false},
+        {"harmony", "<|channel|>a<b to=add<|message|>{\"n\": 99}", false},
+        {"harmony", " <|x to=add<|message|>{\"n\": 99}", false},
+        {"harmony", "so<|start|>assistant to=add<|channel|>commentary<|message|>{\"n\": 99}", false},
+        {"harmony", "\xff<|channel|>commentary to=add\xff<|message|>{\"n\": 99}", true},
+        {"harmony", "to=add\xff<|message|>{\"n\": 99}", true},
+        {"harmony", "so <|channel|>commentary to=add\xff<|message|>{\"n\": 99}", true},
+        {"harmony", "\xff<|constrain|>to=add\xff<|message|>{\"n\": 99}", true},
+        {"mistral-nemo",
+         "[TOOL_CALLS][{\"name\": \"list\", \"arguments\": {}}] {\"name\": \"add\", \"arguments\": {\"n\": "
+         "99}}",
+         false},
+        {"hermes", "so <tool_call>{\"name\": \"add\", " BAD "</tool_call>", true},
+    };
+    open_tools(tools_text);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct tool_grammar_options o = lazy_of(cases[i].format);
+        struct calls heard = calls_of(cases[i].format, cases[i].text);
+        o.is_control = cases[i].control ? all_are_control : none_is_control;
+        cr_expect(heard.n_bad, "%s: the scanner hears no such call in %s", cases[i].format, cases[i].text);
+        cr_expect_neq(taken(&o, cases[i].text), (long)strlen(cases[i].text), "%s: %s", cases[i].format,
+                      cases[i].text);
+    }
+    close_tools();
+}
+
+Test(tool_grammar, lazy_texts_that_only_look_like_calls_stay_free)
+{
+    static const struct {
+        const char *format, *text;
+        bool control;
+    } cases[] = {
+        {"llama3-json", "[{\"answer\": 1}, {\"name\": \"add\"}]", false},
+        {"llama3-json", "so: {\"name\": \"add\", " BAD, false},
+        {"llama3-json", "{\"names\": []}", false},
+        {"harmony",
+         "<|channel|>final<|message|>auto=true to=x<|end|><|start|>assistant<|channel|>final<|message|>to=",
+         false},
+        {"harmony", "\xff<|channel|>final\xff<|message|>auto=true to=x\xff<|end|>", true},
+        {"hermes", "<think>a <tool_call> is a word</think>\n{\"name\": \"add\"}", false},
+        {"mistral-nemo", "[TOOL_CALLS][{\"name\": \"list\", \"arguments\": {}}] so {1}", false},
+    };
+    open_tools(tools_text);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct tool_grammar_options o = lazy_of(cases[i].format);
+        o.is_control = cases[i].control ? all_are_control : none_is_control;
+        expect_taken(&o, cases[i].text);
+        cr_expect_eq(calls_of(cases[i].format, cases[i].text).n_bad, 0, "%s", cases[i].text);
+    }
+    close_tools();
+}
+
+Test(tool_grammar, a_lazy_text_whose_prompt_opened_the_reasoning_begins_in_it)
+{
+    open_tools(tools_text);
+    struct tool_grammar_options o = lazy_of("hermes");
+    o.reasoning = REASONING_OPEN;
+    expect_taken(&o, "a <tool_call> is a word</think>\n" CALL("list", "{}"));
+    expect_taken(&o, "a <tool_call> is a word");
+    expect_refused(&o, "a <tool_call> is a word</think> and <tool_call>");
+    close_tools();
+}
+
+/* A word that the text may go on with, or NULL. */
+static const char *next_word(struct matcher *m, uint32_t *seed, const struct toolcall_format *f, bool control)
+{
+    static const char *const words[] = {"{",
+                                        "}",
+                                        "[",
+                                        "]",
+                                        "\"",
+                                        "'",
+                                        ",",
+                                        ":",
+                                        " ",
+                                        "\n",
+                                        "n",
+                                        "99",
+                                        "7",
+                                        "add",
+                                        "list",
+                                        "name",
+                                        "\"name\": \"add\", ",
+                                        "\"parameters\": {\"n\": 99}",
+                                        "\"arguments\": {\"n\": 99}",
+                                        "to=",
+                                        "functions.",
+                                        ">",
+                                        "<",
+                                        "<|",
+                                        "(n=99)",
+                                        "=99",
+                                        "\"n\": 99",
+                                        "word",
+                                        "string=\"true\">",
+                                        "</function>",
+                                        "</invoke>",
+                                        "{\"name\": \"list\", \"arguments\": {}}",
+                                        "commentary to=functions.add ",
+                                        "{\"n\": 99}",
+                                        "[ARGS]",
+                                        "x"};
+    static char buffer[128];
+    const size_t n_words = sizeof words / sizeof *words;
+    size_t n_marks = 0;
+    while (toolcall_format_mark(f, n_marks))
+        n_marks++;
+    for (int tries = 0; tries < 400; tries++) {
+        *seed = *seed * 1664525u + 1013904223u;
+        size_t pick = (*seed >> 8) % (n_words + 3 * n_marks);
+        const char *word = pick < n_words ? words[pick] : toolcall_format_mark(f, (pick - n_words) % n_marks);
+        bool token = control && pick >= n_words && (*seed >> 30) && all_are_control(NULL, word);
+        snprintf(buffer, sizeof buffer, "%s%s", token ? TOOL_GRAMMAR_CONTROL : "", word);
+        size_t n = strlen(buffer);
+        bool fits = matcher_save(m);
+        cr_assert(fits);
+        fits = matcher_bytes(m, buffer, n) == n;
+        matcher_restore(m);
+        if (fits)
+            return buffer;
+    }
+    return NULL;
+}
+
+static unsigned walk_and_hear(struct grammar *g, const struct toolcall_format *f, bool control, uint32_t seed)
+{
+    struct matcher *m = NULL;
+    char text[2048] = "", forced[64];
+    size_t n = 0;
+    unsigned n_calls = 0;
+    cr_assert_eq(matcher_open(&m, g), 0);
+    for (int i = 0; i < 60 && n + 192 < sizeof text; i++) {
+        const char *word = next_word(m, &seed, f, control);
+        uint32_t n_forced = word ? 0 : matcher_forced(m, forced, sizeof forced - 1);
+        if (!word && !n_forced)
+            break;
+        forced[n_forced] = 0;
+        word = word ? word : forced;
+        cr_assert_eq(matcher_bytes(m, word, strlen(word)), strlen(word));
+        strcpy(text + n, word);
+        n += strlen(word);
+        if (!matcher_can_end(m))
+            continue;
+        struct calls heard = calls_of(toolcall_format_name(f), text);
+        cr_assert_eq(heard.n_bad, 0, "%s hears %s(%s) in %s", toolcall_format_name(f), heard.name,
+                     heard.arguments, text);
+        n_calls += heard.n;
+    }
+    matcher_close(m);
+    return n_calls;
+}
+
+Test(tool_grammar, on_random_ways_through_lazy_texts_every_call_heard_is_allowed)
+{
+    open_tools(tools_text);
+    for (size_t i = 0; i < 2 * toolcall_n_formats(); i++) {
+        const struct toolcall_format *f = toolcall_format_at(i / 2);
+        struct tool_grammar_options o = lazy_of(toolcall_format_name(f));
+        struct grammar *g = NULL;
+        o.is_control = i % 2 ? all_are_control : none_is_control;
+        if (!toolcall_writing_of(f))
+            continue;
+        cr_assert_eq(tool_grammar_compile(&g, &o, NULL), 0);
+        for (uint32_t seed = 1; seed <= 60; seed++)
+            walk_and_hear(g, f, i % 2, seed);
+        grammar_unref(g);
+    }
+    close_tools();
+}
+
 static const char *const lazy_words[] = {
     "<tool_call>", "\xff<tool_call>", "\xff<think>",     "\xff</think>", "a <",
     "<tool",       "_call>\n{",       "\n{\"name\": \"", "list\", \"",   "é<t"};
