@@ -314,6 +314,24 @@ Test(matcher, a_mask_that_takes_too_many_steps_fails)
 
 /* A part of a mask, a token, the mask whole: dropped parts leave nothing behind. */
 Test(matcher, a_token_drops_a_mask_that_is_being_made)
+static const char *byte_and_word(const void *context, int32_t token, uint32_t *len)
+{
+    (void)context;
+    *len = token == 2 ? 2 : 1;
+    return token == 1 ? "b" : token == 2 ? "{a" : "{";
+}
+
+/* A tokenizer that falls back to bytes has them before its own words: models write the latter. */
+Test(matcher, of_equal_tokens_the_longest_is_the_last)
+{
+    struct vocabulary *v;
+    cr_assert_eq(vocabulary_open(&v, 5, byte_and_word, NULL, NULL, 0, NULL), 0);
+    cr_assert_eq(vocabulary_longest(v, "{b", 2), 4);
+    cr_assert_eq(vocabulary_longest(v, "{a", 2), 2);
+    cr_assert_eq(vocabulary_longest(v, "b", 1), 1);
+    vocabulary_close(v);
+}
+
 {
     uint32_t mask[(N_TOKENS + 31) / 32], n;
     struct grammar *g = of_schema("{\"items\":{\"enum\":[\"a\",\"ab\",\"abc\"]},\"type\":\"array\","
