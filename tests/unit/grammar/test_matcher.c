@@ -49,8 +49,8 @@ static bool fits(struct grammar *g, const struct vocabulary *v, const char *text
     struct matcher *m;
     cr_assert_eq(matcher_open(&m, g), 0);
     cr_assert_eq(matcher_bytes(m, text, n), n);
-    bool ok = token == END ? matcher_can_end(m)
-                           : matcher_bytes(m, v->bytes[token], v->lens[token]) == v->lens[token];
+    bool ok = v->bytes[token] ? matcher_bytes(m, v->bytes[token], v->lens[token]) == v->lens[token]
+                              : matcher_can_end(m);
     matcher_close(m);
     return ok;
 }
@@ -374,6 +374,58 @@ Test(matcher, a_grammar_of_many_rules_and_uses_is_compiled)
 {
     enum { RULES = 16000, USES = 60000 };
     char *text = malloc(64 * RULES + 16 * USES), *at = text + sprintf(text, "root ::= r0");
+enum { N_PLAIN = N_TOKENS - 1 + 16 * 26 + 40 }; /* the last 40 are there twice */
+
+/* Mostly plain words, so that most of a mask is that of a string, or of the state before. */
+static const char *plain_piece(const void *context, int32_t token, uint32_t *len)
+{
+    static char pairs[16 * 26][3];
+    int pair = (token - END) % (16 * 26);
+    if (token < END)
+        return piece(context, token, len);
+    pairs[pair][0] = (char)('a' + pair / 26);
+    pairs[pair][1] = (char)('a' + pair % 26);
+    *len = 2;
+    return pairs[pair];
+}
+
+static void check_mask(struct grammar *g, const struct vocabulary *v, const char *text)
+{
+    uint32_t mask[(N_PLAIN + 31) / 32];
+    struct matcher *m;
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_bytes(m, text, strlen(text)), strlen(text));
+    matcher_mask(m, v, mask);
+    for (int32_t t = 0; t < (int32_t)v->n_tokens; t++)
+        cr_assert_eq(mask[t / 32] >> (t % 32) & 1, fits(g, v, text, strlen(text), t),
+                     "token %d (%.*s) after %s", t, (int)v->lens[t], v->bytes[t], text);
+    matcher_close(m);
+}
+
+/* Each mask begins with a remembered one, from which the tokens that do not fit here are taken. */
+Test(matcher, masks_that_begin_with_another_are_what_fits)
+{
+    static const char *const patterns[] = {"^(y.[a-z]*!|x[^a][a-z]*!|[^xy])*$",
+                                           "^(y[^b-d][a-z]*!|x.{1,9}!|z[^é日][^a]*!|[^xyz])*$"};
+    static const char *const texts[] = {"\"", "\"y", "\"x", "\"ya", "\"xb", "\"y!x", "\"xb!y"};
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+        for (size_t first = 0; first < sizeof texts / sizeof *texts; first++) {
+            char schema[200];
+            struct vocabulary *v;
+            snprintf(schema, sizeof schema, "{\"type\":\"string\",\"pattern\":\"%s\"}", patterns[i]);
+            struct grammar *g = of_schema(schema);
+            for (int b = 0; b < 256; b++)
+                bytes[b] = (char)b;
+            cr_assert_eq(vocabulary_open(&v, N_PLAIN, plain_piece, NULL, NULL, 0, NULL), 0);
+            cr_assert_eq(vocabulary_warm(v), 0);
+            check_mask(g, v, texts[first]);
+            for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
+                check_mask(g, v, texts[k]);
+            grammar_unref(g);
+            vocabulary_close(v);
+        }
+}
+
     struct grammar *g = NULL;
     struct error err = {0};
     for (int i = 0; i < USES; i++)
