@@ -12,7 +12,7 @@
 #include "vocabulary.h"
 
 #define MATCHER_MAX_THREADS 4096
-#define MATCHER_BYTES       (16u << 20) /* beside the text, which items that must differ keep */
+#define MATCHER_BYTES       (16u << 20) /* of threads, frames and links */
 #define MATCHER_WORK        (1000 * 1000)
 #define MATCHER_WORK_NODE   64
 

@@ -22,9 +22,10 @@ static int only_byte(const struct matcher *m, const struct config *c)
     return byte;
 }
 
-/* Bytes that must follow c, whose walk leaves its threads at the end of the pool. */
+/* Bytes that must follow c. The threads of each byte take the place of those before, behind the text's. */
 static uint32_t walk_forced(struct matcher *m, struct config c, char *out, uint32_t most)
 {
+    uint32_t behind = m->n_pool;
     for (uint32_t n = 0; n < most; n++) {
         struct config next;
         int byte = c.can_end ? -1 : only_byte(m, &c);
@@ -34,6 +35,9 @@ static uint32_t walk_forced(struct matcher *m, struct config c, char *out, uint3
         if (!matcher_step(m, &c, (uint8_t)byte, &next) || m->failed)
             return n;
         out[n] = (char)byte;
+        memmove(m->pool + behind, m->pool + next.first, next.n * sizeof *m->pool);
+        next.first = behind;
+        m->n_pool = behind + next.n;
         c = next;
     }
     return most;

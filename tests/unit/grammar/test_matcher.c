@@ -199,6 +199,109 @@ Test(matcher, bytes_are_forced_up_to_the_first_choice)
     grammar_unref(g);
 }
 
+/* 200 rules that go on alike up to their ends: 200 threads for each forced byte. */
+static struct grammar *forced_ambiguously(void)
+{
+    static char text[65536];
+    size_t n = (size_t)snprintf(text, sizeof text, "root ::= \"<\" (r0");
+    for (int i = 1; i < 200; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, " | r%d", i);
+    n += (size_t)snprintf(text + n, sizeof text - n, ")");
+    for (int i = 0; i < 200; i++) {
+        n += (size_t)snprintf(text + n, sizeof text - n, "\nr%d ::= \"", i);
+        for (int k = 0; k < 200; k++)
+            text[n++] = (char)('a' + k % 26);
+        n += (size_t)snprintf(text + n, sizeof text - n, "\" [%c-z]", 'a' + i % 20);
+    }
+    cr_assert_lt(n, sizeof text);
+    return of_gbnf(text);
+}
+
+Test(matcher, what_is_forced_takes_no_more_memory_than_the_text)
+{
+    struct grammar *g = forced_ambiguously();
+    struct matcher *looks, *reads;
+    char forced[256];
+    size_t before = grammar_bytes(g);
+    cr_assert_eq(matcher_open(&reads, g), 0);
+    cr_assert_eq(matcher_bytes(reads, "<", 1), 1);
+    cr_assert_eq(matcher_forced(reads, NULL, 0), 0);
+    cr_assert_eq(matcher_open(&looks, g), 0);
+    cr_assert_eq(matcher_bytes(looks, "<", 1), 1);
+    size_t both = grammar_bytes(g);
+    uint32_t n = matcher_forced(looks, forced, sizeof forced);
+    size_t looked = grammar_bytes(g) - both;
+    cr_assert_gt(n, 50);
+    cr_assert_eq(matcher_bytes(reads, forced, n), n);
+    cr_assert_leq(looked, 2 * (grammar_bytes(g) - before), "%zu bytes", looked);
+    cr_assert_lt(looked, 100000, "%zu bytes", looked);
+    matcher_close(looks);
+    matcher_close(reads);
+    cr_assert_eq(grammar_bytes(g), before);
+    grammar_unref(g);
+}
+
+/* One matcher looks ahead in a text whose frames are collected now and then; another only reads it. */
+static void check_twins(struct matcher *m, struct matcher *other, const struct vocabulary *v,
+                        const char *where)
+{
+    uint32_t mask[(N_TOKENS + 31) / 32], expected[(N_TOKENS + 31) / 32];
+    cr_assert_eq(matcher_mask(m, v, mask), matcher_mask(other, v, expected), "%s", where);
+    cr_assert_eq(memcmp(mask, expected, vocabulary_mask_words(v) * sizeof *mask), 0, "%s", where);
+    cr_assert_eq(matcher_can_end(m), matcher_can_end(other), "%s", where);
+}
+
+Test(matcher, a_look_ahead_in_a_long_text_leaves_it_as_it_was)
+{
+    struct grammar *g = of_gbnf("root ::= (item \",\")* \".\"\nitem ::= pair | \"(\" inner \")\" | word\n"
+                                "inner ::= item (\",\" item)*\npair ::= word word \"!\"\n"
+                                "word ::= [a-c] [a-c] \"1\"?");
+    struct vocabulary *v = open_vocabulary(true);
+    struct matcher *m, *other;
+    uint32_t seed = 1;
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_open(&other, g), 0);
+    cr_assert_eq(matcher_bytes(m, "(((((", 5), 5);
+    cr_assert_eq(matcher_bytes(other, "(((((", 5), 5);
+    for (int i = 0; i < 6000; i++) {
+        const char *piece = i % 3 ? "ab," : "(caab1!),";
+        size_t n = strlen(piece);
+        look_ahead(m, v, next(&seed));
+        cr_assert_eq(matcher_bytes(m, piece, n), n);
+        cr_assert_eq(matcher_bytes(other, piece, n), n);
+        if (i % 97 == 0)
+            check_twins(m, other, v, "inside");
+    }
+    cr_assert_eq(matcher_bytes(m, "ab),bc),ca),ab),ab),.", 21),
+                 matcher_bytes(other, "ab),bc),ca),ab),ab),.", 21));
+    check_twins(m, other, v, "at the end");
+    matcher_close(m);
+    matcher_close(other);
+    vocabulary_close(v);
+    grammar_unref(g);
+}
+
+Test(matcher, looks_ahead_give_back_what_they_take)
+{
+    struct grammar *g = of_gbnf("root ::= item+\nitem ::= pair | \"(\" root \")\"\npair ::= word word\n"
+                                "word ::= [a-c] [0-9]? ");
+    struct vocabulary *v = open_vocabulary(true);
+    struct matcher *m;
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_bytes(m, "((ab(", 5), 5);
+    for (uint32_t i = 0; i < 100; i++)
+        look_ahead(m, v, i);
+    size_t before = grammar_bytes(g);
+    for (uint32_t i = 0; i < 3000; i++)
+        look_ahead(m, v, i % 100);
+    cr_assert_eq(grammar_bytes(g), before);
+    cr_assert_not(matcher_has_failed(m));
+    cr_assert_eq(matcher_bytes(m, "ab))", 4), 4);
+    matcher_close(m);
+    vocabulary_close(v);
+    grammar_unref(g);
+}
+
 Test(matcher, the_longest_token_of_a_text_is_found)
 {
     struct vocabulary *v = open_vocabulary(false);
@@ -208,6 +311,24 @@ Test(matcher, the_longest_token_of_a_text_is_found)
     cr_assert_eq(v->lens[vocabulary_longest(v, "name", 3)], 1, "nam is no token");
     cr_assert_eq(vocabulary_longest(v, "~", 1), '~');
     cr_assert_eq(vocabulary_longest(v, "", 0), -1);
+    vocabulary_close(v);
+}
+
+static const char *byte_and_word(const void *context, int32_t token, uint32_t *len)
+{
+    (void)context;
+    *len = token == 2 ? 2 : 1;
+    return token == 1 ? "b" : token == 2 ? "{a" : "{";
+}
+
+/* A tokenizer that falls back to bytes has them before its own words: models write the latter. */
+Test(matcher, of_equal_tokens_the_longest_is_the_last)
+{
+    struct vocabulary *v;
+    cr_assert_eq(vocabulary_open(&v, 5, byte_and_word, NULL, NULL, 0, NULL), 0);
+    cr_assert_eq(vocabulary_longest(v, "{b", 2), 4);
+    cr_assert_eq(vocabulary_longest(v, "{a", 2), 2);
+    cr_assert_eq(vocabulary_longest(v, "b", 1), 1);
     vocabulary_close(v);
 }
 
@@ -271,109 +392,6 @@ Test(matcher, masks_of_recursion_are_what_fits)
         20, 16);
 }
 
-Test(matcher, masks_of_gbnf_are_what_fits)
-{
-    walk_all(of_gbnf("root ::= (item \", \"){1,3} item\nitem ::= [a-c]+ | \"(\" root \")\" | \"\\\"\" "
-                     "[^\"]{0,3} \"\\\"\""),
-             20, 14);
-}
-
-/* 400 rules with one language: every byte of the trie is taken by all of their threads. */
-static void write_ambiguous(char *out, size_t room)
-{
-    size_t n = (size_t)snprintf(out, room, "root ::= r0");
-    for (int i = 1; i < 400; i++)
-        n += (size_t)snprintf(out + n, room - n, " | r%d", i);
-    for (int i = 0; i < 400; i++)
-        n += (size_t)snprintf(out + n, room - n, "\nr%d ::= [a-z] r%d \"i\" | \"!\"", i, i);
-    cr_assert_lt(n, room);
-}
-
-Test(matcher, a_mask_that_takes_too_many_steps_fails)
-{
-    static char text[32768];
-    uint32_t mask[(N_TOKENS + 31) / 32];
-    struct matcher *m;
-    write_ambiguous(text, sizeof text);
-    struct grammar *g = of_gbnf(text);
-    struct vocabulary *v = open_vocabulary(true);
-    cr_assert_eq(matcher_open(&m, g), 0);
-    cr_assert_eq(matcher_mask(m, v, mask), 0);
-    cr_assert(matcher_has_failed(m));
-    cr_assert(matcher_is_ambiguous(m));
-    cr_assert_not(matcher_token(m, v, 'a'));
-    cr_assert_eq(matcher_bytes(m, "a", 1), 0);
-    matcher_close(m);
-    cr_assert_eq(matcher_open(&m, g), 0, "the next text begins with all of its steps");
-    cr_assert_eq(matcher_bytes(m, "a!i", 3), 3);
-    cr_assert_not(matcher_has_failed(m));
-    matcher_close(m);
-    grammar_unref(g);
-    vocabulary_close(v);
-}
-
-/* A part of a mask, a token, the mask whole: dropped parts leave nothing behind. */
-Test(matcher, a_token_drops_a_mask_that_is_being_made)
-static const char *byte_and_word(const void *context, int32_t token, uint32_t *len)
-{
-    (void)context;
-    *len = token == 2 ? 2 : 1;
-    return token == 1 ? "b" : token == 2 ? "{a" : "{";
-}
-
-/* A tokenizer that falls back to bytes has them before its own words: models write the latter. */
-Test(matcher, of_equal_tokens_the_longest_is_the_last)
-{
-    struct vocabulary *v;
-    cr_assert_eq(vocabulary_open(&v, 5, byte_and_word, NULL, NULL, 0, NULL), 0);
-    cr_assert_eq(vocabulary_longest(v, "{b", 2), 4);
-    cr_assert_eq(vocabulary_longest(v, "{a", 2), 2);
-    cr_assert_eq(vocabulary_longest(v, "b", 1), 1);
-    vocabulary_close(v);
-}
-
-{
-    uint32_t mask[(N_TOKENS + 31) / 32], n;
-    struct grammar *g = of_schema("{\"items\":{\"enum\":[\"a\",\"ab\",\"abc\"]},\"type\":\"array\","
-                                  "\"uniqueItems\":true}");
-    struct vocabulary *v = open_vocabulary(true);
-    struct matcher *m;
-    for (uint64_t steps = 0; steps < 400; steps += 7) {
-        size_t before = grammar_bytes(g);
-        cr_assert_eq(matcher_open(&m, g), 0);
-        cr_assert_eq(matcher_bytes(m, "[\"a\",", 5), 5);
-        matcher_mask_part(m, v, mask, steps, &n);
-        cr_assert(matcher_token(m, v, '"'));
-        matcher_mask(m, v, mask);
-        for (int32_t t = 0; t < N_TOKENS; t++)
-            cr_assert_eq(mask[t / 32] >> (t % 32) & 1, fits(g, v, "[\"a\",\"", 6, t), "token %d", t);
-        cr_assert_gt(grammar_bytes(g), before);
-        matcher_mask_part(m, v, mask, steps, &n);
-        matcher_close(m);
-        if (steps)
-            cr_assert_eq(grammar_bytes(g), before, "a matcher gives all back");
-    }
-    grammar_unref(g);
-    vocabulary_close(v);
-}
-
-Test(matcher, a_pattern_may_hold_a_zero_byte)
-{
-    struct grammar *g = NULL;
-    struct matcher *m;
-    cr_assert_eq(grammar_from_regex(&g, "a\0+[\0]", 6, NULL), 0);
-    cr_assert_eq(matcher_open(&m, g), 0);
-    cr_assert_eq(matcher_bytes(m, "a\0\0\0", 4), 4);
-    cr_assert(matcher_can_end(m));
-    matcher_close(m);
-    grammar_unref(g);
-}
-
-/* Rules are found by name at once; searched one by one these would take minutes. */
-Test(matcher, a_grammar_of_many_rules_and_uses_is_compiled)
-{
-    enum { RULES = 16000, USES = 60000 };
-    char *text = malloc(64 * RULES + 16 * USES), *at = text + sprintf(text, "root ::= r0");
 enum { N_PLAIN = N_TOKENS - 1 + 16 * 26 + 40 }; /* the last 40 are there twice */
 
 /* Mostly plain words, so that most of a mask is that of a string, or of the state before. */
@@ -426,6 +444,91 @@ Test(matcher, masks_that_begin_with_another_are_what_fits)
         }
 }
 
+Test(matcher, masks_of_gbnf_are_what_fits)
+{
+    walk_all(of_gbnf("root ::= (item \", \"){1,3} item\nitem ::= [a-c]+ | \"(\" root \")\" | \"\\\"\" "
+                     "[^\"]{0,3} \"\\\"\""),
+             20, 14);
+}
+
+/* 400 rules with one language: every byte of the trie is taken by all of their threads. */
+static void write_ambiguous(char *out, size_t room)
+{
+    size_t n = (size_t)snprintf(out, room, "root ::= r0");
+    for (int i = 1; i < 400; i++)
+        n += (size_t)snprintf(out + n, room - n, " | r%d", i);
+    for (int i = 0; i < 400; i++)
+        n += (size_t)snprintf(out + n, room - n, "\nr%d ::= [a-z] r%d \"i\" | \"!\"", i, i);
+    cr_assert_lt(n, room);
+}
+
+Test(matcher, a_mask_that_takes_too_many_steps_fails)
+{
+    static char text[32768];
+    uint32_t mask[(N_TOKENS + 31) / 32];
+    struct matcher *m;
+    write_ambiguous(text, sizeof text);
+    struct grammar *g = of_gbnf(text);
+    struct vocabulary *v = open_vocabulary(true);
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_mask(m, v, mask), 0);
+    cr_assert(matcher_has_failed(m));
+    cr_assert(matcher_is_ambiguous(m));
+    cr_assert_not(matcher_token(m, v, 'a'));
+    cr_assert_eq(matcher_bytes(m, "a", 1), 0);
+    matcher_close(m);
+    cr_assert_eq(matcher_open(&m, g), 0, "the next text begins with all of its steps");
+    cr_assert_eq(matcher_bytes(m, "a!i", 3), 3);
+    cr_assert_not(matcher_has_failed(m));
+    matcher_close(m);
+    grammar_unref(g);
+    vocabulary_close(v);
+}
+
+/* A part of a mask, a token, the mask whole: dropped parts leave nothing behind. */
+Test(matcher, a_token_drops_a_mask_that_is_being_made)
+{
+    uint32_t mask[(N_TOKENS + 31) / 32], n;
+    struct grammar *g = of_schema("{\"items\":{\"enum\":[\"a\",\"ab\",\"abc\"]},\"type\":\"array\","
+                                  "\"uniqueItems\":true}");
+    struct vocabulary *v = open_vocabulary(true);
+    struct matcher *m;
+    for (uint64_t steps = 0; steps < 400; steps += 7) {
+        size_t before = grammar_bytes(g);
+        cr_assert_eq(matcher_open(&m, g), 0);
+        cr_assert_eq(matcher_bytes(m, "[\"a\",", 5), 5);
+        matcher_mask_part(m, v, mask, steps, &n);
+        cr_assert(matcher_token(m, v, '"'));
+        matcher_mask(m, v, mask);
+        for (int32_t t = 0; t < N_TOKENS; t++)
+            cr_assert_eq(mask[t / 32] >> (t % 32) & 1, fits(g, v, "[\"a\",\"", 6, t), "token %d", t);
+        cr_assert_gt(grammar_bytes(g), before);
+        matcher_mask_part(m, v, mask, steps, &n);
+        matcher_close(m);
+        if (steps)
+            cr_assert_eq(grammar_bytes(g), before, "a matcher gives all back");
+    }
+    grammar_unref(g);
+    vocabulary_close(v);
+}
+
+Test(matcher, a_pattern_may_hold_a_zero_byte)
+{
+    struct grammar *g = NULL;
+    struct matcher *m;
+    cr_assert_eq(grammar_from_regex(&g, "a\0+[\0]", 6, NULL), 0);
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_bytes(m, "a\0\0\0", 4), 4);
+    cr_assert(matcher_can_end(m));
+    matcher_close(m);
+    grammar_unref(g);
+}
+
+/* Rules are found by name at once; searched one by one these would take minutes. */
+Test(matcher, a_grammar_of_many_rules_and_uses_is_compiled)
+{
+    enum { RULES = 16000, USES = 60000 };
+    char *text = malloc(64 * RULES + 16 * USES), *at = text + sprintf(text, "root ::= r0");
     struct grammar *g = NULL;
     struct error err = {0};
     for (int i = 0; i < USES; i++)
