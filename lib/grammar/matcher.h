@@ -37,8 +37,8 @@ bool matcher_mask_part(struct matcher *m, const struct vocabulary *v, uint32_t *
                        uint32_t *n);
 
 /* Writes the bytes that must come next, `most` at most, as long as there is only one and the text cannot end;
- * returns their number. 0 too while a mask is being made. */
-uint32_t matcher_forced(struct matcher *m, char *out, uint32_t most);
+ * returns their number: of those that `steps` steps find. 0 too while a mask is being made. */
+uint32_t matcher_forced(struct matcher *m, char *out, uint32_t most, uint64_t steps);
 /* Saves the state, to which matcher_restore() goes back from any tokens and masks, once. False: it has failed
  * or memory has run out, and there is nothing to go back to. */
 bool matcher_save(struct matcher *m);

@@ -43,13 +43,13 @@ static uint32_t walk_forced(struct matcher *m, struct config c, char *out, uint3
     return most;
 }
 
-uint32_t matcher_forced(struct matcher *m, char *out, uint32_t most)
+uint32_t matcher_forced(struct matcher *m, char *out, uint32_t most, uint64_t steps)
 {
     uint32_t n_pool = m->n_pool, n_frames = m->n_frames, n_links = m->n_links;
     size_t n_text = m->n_text;
     if (m->failed || m->job)
         return 0;
-    m->work = MATCHER_WORK;
+    m->work = steps < MATCHER_WORK ? steps : MATCHER_WORK;
     uint32_t n = walk_forced(m, m->now, out, most);
     m->n_pool = n_pool;
     m->n_frames = n_frames;

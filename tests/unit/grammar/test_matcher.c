@@ -76,7 +76,7 @@ static uint32_t mask_of(struct matcher *m, const struct vocabulary *v, uint32_t 
 static void check_forced(struct grammar *g, struct matcher *m, const char *text, size_t n)
 {
     char forced[8];
-    uint32_t n_forced = matcher_forced(m, forced, sizeof forced);
+    uint32_t n_forced = matcher_forced(m, forced, sizeof forced, MATCHER_WORK);
     struct matcher *other;
     cr_assert_leq(n_forced, sizeof forced);
     for (uint32_t i = 0; i < n_forced; i++)
@@ -191,7 +191,7 @@ Test(matcher, bytes_are_forced_up_to_the_first_choice)
         size_t n = strlen(cases[i].text);
         cr_assert_eq(matcher_open(&m, g), 0);
         cr_assert_eq(matcher_bytes(m, cases[i].text, n), n);
-        uint32_t n_forced = matcher_forced(m, forced, sizeof forced);
+        uint32_t n_forced = matcher_forced(m, forced, sizeof forced, MATCHER_WORK);
         cr_assert_eq(n_forced, strlen(cases[i].forced), "%s: %.*s", cases[i].text, (int)n_forced, forced);
         cr_assert_eq(memcmp(forced, cases[i].forced, n_forced), 0);
         matcher_close(m);
@@ -225,11 +225,11 @@ Test(matcher, what_is_forced_takes_no_more_memory_than_the_text)
     size_t before = grammar_bytes(g);
     cr_assert_eq(matcher_open(&reads, g), 0);
     cr_assert_eq(matcher_bytes(reads, "<", 1), 1);
-    cr_assert_eq(matcher_forced(reads, NULL, 0), 0);
+    cr_assert_eq(matcher_forced(reads, NULL, 0, MATCHER_WORK), 0);
     cr_assert_eq(matcher_open(&looks, g), 0);
     cr_assert_eq(matcher_bytes(looks, "<", 1), 1);
     size_t both = grammar_bytes(g);
-    uint32_t n = matcher_forced(looks, forced, sizeof forced);
+    uint32_t n = matcher_forced(looks, forced, sizeof forced, MATCHER_WORK);
     size_t looked = grammar_bytes(g) - both;
     cr_assert_gt(n, 50);
     cr_assert_eq(matcher_bytes(reads, forced, n), n);
@@ -238,6 +238,28 @@ Test(matcher, what_is_forced_takes_no_more_memory_than_the_text)
     matcher_close(looks);
     matcher_close(reads);
     cr_assert_eq(grammar_bytes(g), before);
+    grammar_unref(g);
+}
+
+Test(matcher, what_is_forced_is_found_in_few_steps_or_not_at_all)
+{
+    struct grammar *g = forced_ambiguously();
+    struct matcher *m;
+    char all[256], few[256];
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_bytes(m, "<", 1), 1);
+    uint32_t n = matcher_forced(m, all, sizeof all, MATCHER_WORK), last = 0;
+    cr_assert_eq(matcher_forced(m, few, sizeof few, 0), 0);
+    for (uint64_t steps = 1000; last < n; steps *= 2) {
+        uint32_t now = matcher_forced(m, few, sizeof few, steps);
+        cr_assert(now >= last && now <= n && (steps > 1000 || now < n), "%u of %u in %lu", now, n,
+                  (unsigned long)steps);
+        cr_assert_eq(memcmp(all, few, now), 0);
+        cr_assert_not(matcher_has_failed(m));
+        last = now;
+    }
+    cr_assert_eq(matcher_bytes(m, all, n), n);
+    matcher_close(m);
     grammar_unref(g);
 }
 
