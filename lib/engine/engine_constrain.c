@@ -3,6 +3,7 @@
 #include "engine_private.h"
 #include "grammar/matcher.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -68,17 +69,29 @@ static void make_part(struct engine *e, uint32_t slot)
     q->mask = n ? slot + 1 : 0;
 }
 
+void engine_constrain_begin(struct engine *e)
+{
+    e->masks_until_ns = clock_ns() + MASKS_NS;
+}
+
+bool engine_constrain_has_time(struct engine *e)
+{
+    uint64_t now = clock_ns();
+    atomic_store_explicit(&e->heartbeat_ns, now, memory_order_relaxed);
+    return now < e->masks_until_ns;
+}
+
 void engine_constrain_masks(struct engine *e)
 {
-    uint64_t from = clock_ns(), now = from;
-    while (engine_constrain_pending(e) && now - from < MASKS_NS) {
+    bool has_time = true;
+    engine_constrain_begin(e);
+    while (has_time && engine_constrain_pending(e)) {
         uint32_t slot = e->mask_turn;
         e->mask_turn = (slot + 1) % e->cfg.n_slots;
         if (!wants_mask(&e->seqs[slot]))
             continue;
         make_part(e, slot);
-        now = clock_ns();
-        atomic_store_explicit(&e->heartbeat_ns, now, memory_order_relaxed);
+        has_time = engine_constrain_has_time(e);
     }
 }
 
@@ -93,7 +106,8 @@ uint32_t engine_constrain_forced(const struct engine *e, uint32_t slot, int32_t 
 {
     const struct engine_request *r = e->seqs[slot].r;
     char bytes[FORCED];
-    uint32_t n = e->seqs[slot].mask ? matcher_forced(r->constraint, bytes, sizeof bytes) : 0, at = 0, i = 0;
+    uint32_t n = e->seqs[slot].mask ? matcher_forced(r->constraint, bytes, sizeof bytes, MASK_PART) : 0,
+             at = 0, i = 0;
     while (i < most && at < n) {
         int32_t token = vocabulary_longest(r->vocabulary, bytes + at, n - at);
         if (token < 0)
@@ -110,11 +124,10 @@ uint32_t engine_constrain_ahead(struct engine *e, uint32_t slot, const int32_t *
     struct sequence *q = &e->seqs[slot];
     struct matcher *m = q->r->constraint;
     uint32_t n_masks = e->cfg.n_slots + e->n_ahead, i = 0, n_allowed;
-    if (n_masks + n > e->n_masks)
-        n = n_masks < e->n_masks ? e->n_masks - n_masks : 0;
+    assert(n_masks + n <= e->n_masks); /* a step has fewer drafts than logit rows */
     if (!n || !matcher_save(m))
         return 0;
-    for (; i < n && matcher_token(m, q->r->vocabulary, tokens[i]); i++)
+    for (; i < n && engine_constrain_has_time(e) && matcher_token(m, q->r->vocabulary, tokens[i]); i++)
         if (!matcher_mask_part(m, q->r->vocabulary, mask_of(e, n_masks + i), MASK_PART, &n_allowed) ||
             !n_allowed)
             break;

@@ -180,9 +180,10 @@ struct engine {
     uint32_t n_scratch;
     uint32_t *masks; /* [n_masks][mask_words], of each slot one; NULL: the backend cannot constrain */
     uint32_t n_masks, mask_words;
-    bool masks_here;    /* the backend takes no masks: the engine draws constrained tokens, like a chain's */
-    uint32_t n_ahead;   /* masks behind drafts in the step that is being built: they follow the slots' */
-    uint32_t mask_turn; /* the slot whose mask is the next to go on with */
+    bool masks_here;  /* the backend takes no masks: the engine draws constrained tokens, like a chain's */
+    uint32_t n_ahead; /* masks behind drafts in the step that is being built: they follow the slots' */
+    uint64_t masks_until_ns; /* when the time ends that a step may wait for masks and forced drafts */
+    uint32_t mask_turn;      /* the slot whose mask is the next to go on with */
 
     /* Figures, written by the engine thread (n_open and rejected also by engine_submit()). */
     _Atomic bool faulted, idle;
@@ -333,15 +334,20 @@ void engine_constrain_close(struct engine *e);
 /* Makes the masks of next tokens, the slots in turns, for as long as a step may wait for them; what is not
  * complete then goes on at the next step. */
 void engine_constrain_masks(struct engine *e);
+/* Begins the time that engine_constrain_masks() has; what is made for drafts has what is left of it. */
+void engine_constrain_begin(struct engine *e);
+/* False when that time is over. Beats the heartbeat. */
+bool engine_constrain_has_time(struct engine *e);
 /* True if a mask is still to be made. */
 bool engine_constrain_pending(const struct engine *e);
 /* Tells if the mask, which is that of the token's row, allows it; false too where there was none. The matcher
  * reads it when the next mask is made, within the same time. */
 bool engine_constrain_allows(const struct engine *e, uint32_t mask, int32_t token);
 /* Writes drafts of at most `most` tokens, whose bytes must come next; their number. The text may be cut into
- * other tokens. */
+ * other tokens. It takes as long as a part of a mask. */
 uint32_t engine_constrain_forced(const struct engine *e, uint32_t slot, int32_t *tokens, uint32_t most);
-/* Makes the masks behind n drafts, for the step that is being built; how many of these there are. */
+/* Makes the masks behind n drafts, for the step that is being built; how many of these there are: those for
+ * which there was time. */
 uint32_t engine_constrain_ahead(struct engine *e, uint32_t slot, const int32_t *tokens, uint32_t n);
 /* True if no further step may be submitted now: a sequence waits for its token (engine_token_waits()). */
 bool engine_constrain_holds(const struct engine *e);

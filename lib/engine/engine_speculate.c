@@ -24,7 +24,8 @@ struct drafted {
     struct draft_odds odds;
     bool used, off, was_off; /* it has drafted; it is turned off; it was turned off once */
     uint32_t n_refused;
-    uint32_t n, n_sent; /* draft tokens for the next step; those in the step in flight */
+    uint32_t forced_at, n_forced; /* tokens[n_forced] are those that follow n_out = forced_at; 0: of none */
+    uint32_t n, n_sent;           /* draft tokens for the next step; those in the step in flight */
     int32_t tokens[DRAFT_MAX];
 };
 
@@ -72,7 +73,7 @@ static void begin(struct drafted *d, const struct engine_request *r)
     lookup_feed(&d->index, r->prompt, r->n_prompt);
     d->odds = (struct draft_odds){0};
     d->used = d->off = d->was_off = false;
-    d->n_refused = 0;
+    d->n_refused = d->forced_at = 0;
 }
 
 void engine_draft_token(struct engine *e, uint32_t slot, uint32_t index, int32_t token)
@@ -110,20 +111,63 @@ void engine_draft_woken(struct engine *e, uint64_t now_ns)
 
 /* ---- planning the next step ---- */
 
-/* Writes the expected tokens. Returns how many may be drafted: none follows the last token of the request. */
-static uint32_t copy_draft(const struct engine *e, uint32_t slot, struct drafted *d)
+static uint32_t n_out_of(const struct engine_request *r)
+{
+    return atomic_load_explicit(&r->n_out, memory_order_relaxed);
+}
+
+/* How many tokens may be drafted: none follows the last token of the request. */
+static uint32_t most_of(const struct engine_request *r)
+{
+    uint32_t n = r->max_tokens - n_out_of(r) - 1;
+    return n < DRAFT_MAX ? n : DRAFT_MAX;
+}
+
+/* Looks for the forced tokens once for each token of the text, and while there is time. */
+static uint32_t force_draft(struct engine *e, uint32_t slot, struct drafted *d)
 {
     const struct engine_request *r = e->seqs[slot].r;
-    uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed), n = r->max_tokens - n_out - 1;
-    n = n < DRAFT_MAX ? n : DRAFT_MAX;
-    if (r->constraint)
-        n = engine_constrain_forced(e, slot, d->tokens, n);
-    else
+    if (d->forced_at != n_out_of(r)) {
+        if (!e->seqs[slot].mask || !engine_constrain_has_time(e))
+            return 0;
+        d->n_forced = engine_constrain_forced(e, slot, d->tokens, most_of(r));
+        d->forced_at = n_out_of(r);
+    }
+    return d->n_forced;
+}
+
+/* Writes the expected tokens. Returns how many may be drafted. */
+static uint32_t copy_draft(struct engine *e, uint32_t slot, struct drafted *d)
+{
+    const struct engine_request *r = e->seqs[slot].r;
+    uint32_t n_out = n_out_of(r), n = r->constraint ? force_draft(e, slot, d) : most_of(r);
+    if (!r->constraint)
         lookup_draft(&d->index, d->tokens, n);
     for (uint32_t i = 0; i < n; i++)
         if (engine_ends(e, r, d->tokens[i], n_out + i))
             return i;
     return n;
+}
+
+/* The plan is asked first with as many forced tokens as there might be: looking for them takes long. */
+static bool is_unread(const struct engine *e, uint32_t slot)
+{
+    const struct sequence *q = &e->seqs[slot];
+    return q->r->constraint && q->mask && e->draft->of[slot].forced_at != n_out_of(q->r);
+}
+
+/* Replaces what might be forced by what is. True if there was any such. */
+static bool read_forced(struct engine *e, uint32_t n_chains)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < n_chains; i++) {
+        uint32_t slot = e->draft->slots[i];
+        if (!is_unread(e, slot))
+            continue;
+        e->draft->chains[i].n_max = copy_draft(e, slot, &e->draft->of[slot]);
+        any = true;
+    }
+    return any;
 }
 
 static uint32_t list_chains(struct engine *e, uint32_t *n_decode)
@@ -139,13 +183,13 @@ static uint32_t list_chains(struct engine *e, uint32_t *n_decode)
         ++*n_decode;
         d->n = 0;
         bool forced = q->r->constraint && !engine_draws(e, q->r);
-        if (!atomic_load_explicit(&q->r->n_out, memory_order_relaxed) || engine_draws(e, q->r) ||
-            (!forced && !d->index.expects))
+        if (!n_out_of(q->r) || engine_draws(e, q->r) || (!forced && !d->index.expects))
             continue; /* its first token is in flight, or drawn by the host, or there is nothing to expect */
         all->slots[n] = slot;
-        all->chains[n++] = (struct draft_chain){.odds = forced ? &all->forced : &d->odds,
-                                                .length = forced ? 1 : d->index.length,
-                                                .n_max = copy_draft(e, slot, d)};
+        all->chains[n++] =
+            (struct draft_chain){.odds = forced ? &all->forced : &d->odds,
+                                 .length = forced ? 1 : d->index.length,
+                                 .n_max = is_unread(e, slot) ? most_of(q->r) : copy_draft(e, slot, d)};
     }
     return n;
 }
@@ -194,6 +238,8 @@ static uint32_t plan(struct engine *e, uint32_t n_logits, uint32_t *n_asked)
     *n_asked = n_chains;
     step.n_max = most - step.n_rows;
     uint32_t n = draft_plan(&e->draft->costs, &e->draft->all, &step, e->draft->chains, n_chains);
+    if (n > 0 && read_forced(e, n_chains))
+        n = draft_plan(&e->draft->costs, &e->draft->all, &step, e->draft->chains, n_chains);
     for (uint32_t i = 0; i < n_chains; i++)
         e->draft->of[e->draft->slots[i]].n = e->draft->chains[i].n;
     return n;
@@ -246,6 +292,7 @@ bool engine_draft_holds(struct engine *e)
     const struct flight *last = &e->flights[(e->first_flight + e->n_flights - 1) % MAX_FLIGHTS];
     if (last->n_draft > 0)
         return true;
+    engine_constrain_begin(e);
     uint32_t n_asked, n = plan(e, STEP_MAX_LOGITS, &n_asked);
     /* Without drafts the next step is built now; otherwise it is planned again when it is built. */
     if (n == 0 && !e->built)

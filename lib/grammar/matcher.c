@@ -1,8 +1,18 @@
 #include "matcher_private.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define MAX_POOL   (1u << 19)
+#define MAX_FRAMES (1u << 17)
+#define MAX_LINKS  (1u << 18)
+
+static_assert(MAX_POOL * sizeof(struct thread) + MAX_FRAMES * sizeof(struct frame) +
+                      MAX_LINKS * sizeof(struct link) <=
+                  MATCHER_BYTES,
+              "matcher.h");
 
 static bool fail(struct matcher *m)
 {
@@ -27,19 +37,29 @@ void matcher_take(struct matcher *m, size_t n)
     grammar_take(m->g, n);
 }
 
-static bool room_for(struct matcher *m, void **p, uint32_t n, uint32_t *room, size_t size)
+/* Each array has a limit of its own, so that a text fails where it does whatever was looked at ahead of it:
+ * memory that a look has taken is there for the text, and takes no other array's part. Limits are rooms: 256
+ * times a power of two. */
+static bool room_for(struct matcher *m, void **p, uint32_t n, uint32_t *room, uint32_t most, size_t size)
 {
     if (n < *room)
         return true;
     uint32_t more = *room ? 2 * *room : 256;
-    size_t grown = (more - *room) * size;
-    m->ambiguous |= m->n_bytes + grown > MATCHER_BYTES;
+    m->ambiguous |= more > most;
     void *q = m->ambiguous ? NULL : realloc(*p, more * size);
     if (!q)
         return false;
-    matcher_take(m, grown);
+    matcher_take(m, (more - *room) * size);
     *p = q;
     *room = more;
+    return true;
+}
+
+bool matcher_pool_room(struct matcher *m, uint32_t n)
+{
+    while (m->pool_room < m->n_pool + n)
+        if (!room_for(m, (void **)&m->pool, m->pool_room, &m->pool_room, MAX_POOL, sizeof *m->pool))
+            return false;
     return true;
 }
 
@@ -148,8 +168,7 @@ static bool add(struct matcher *m, struct config *c, struct thread t)
         if (m->pool[i].count == t.count && m->pool[i].stack == t.stack)
             return matcher_work(m, n_seen);
     m->ambiguous |= c->n >= MATCHER_MAX_THREADS;
-    if (m->ambiguous || !matcher_work(m, n_seen) ||
-        !room_for(m, (void **)&m->pool, m->n_pool, &m->pool_room, sizeof *m->pool))
+    if (m->ambiguous || !matcher_work(m, n_seen) || !matcher_pool_room(m, 1))
         return fail(m);
     t.next = known;
     m->turn_of[t.state] = m->turn;
@@ -168,7 +187,7 @@ static bool is_only_end(const struct grammar *g, uint32_t s)
 
 static bool add_link(struct matcher *m, uint32_t frame, struct link l)
 {
-    if (!room_for(m, (void **)&m->links, m->n_links, &m->link_room, sizeof *m->links))
+    if (!room_for(m, (void **)&m->links, m->n_links, &m->link_room, MAX_LINKS, sizeof *m->links))
         return fail(m);
     l.next = m->frames[frame].links;
     m->frames[frame].links = m->n_links;
@@ -210,7 +229,7 @@ static bool push(struct matcher *m, struct config *c, const struct thread *t, co
         bool ended = m->frames[*out].ended == m->turn;
         return add_link(m, *out, l) && (!ended || add(m, c, (struct thread){l.back, l.count, l.below, 0}));
     }
-    if (!room_for(m, (void **)&m->frames, m->n_frames, &m->frame_room, sizeof *m->frames))
+    if (!room_for(m, (void **)&m->frames, m->n_frames, &m->frame_room, MAX_FRAMES, sizeof *m->frames))
         return fail(m);
     *out = m->n_frames;
     m->frames[m->n_frames++] = (struct frame){.rule = call->rule,
@@ -314,7 +333,7 @@ static bool step_alone(struct matcher *m, const struct config *from, uint8_t byt
     const struct grammar *g = m->g;
     struct thread t = m->pool[from->first];
     const struct grammar_edge *e = only_edge(g, t.state, byte);
-    if (!e || m->n_pool >= m->pool_room)
+    if (!e || !matcher_pool_room(m, 1))
         return false;
     const struct grammar_state *s = &g->states[e->to], *end = s + 1;
     uint32_t n_empty = end->empty - s->empty;

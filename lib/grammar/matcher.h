@@ -12,7 +12,7 @@
 #include "vocabulary.h"
 
 #define MATCHER_MAX_THREADS 4096
-#define MATCHER_BYTES       (16u << 20) /* beside the text, which items that must differ keep */
+#define MATCHER_BYTES       (16u << 20) /* of threads, frames and links */
 #define MATCHER_WORK        (1000 * 1000)
 #define MATCHER_WORK_NODE   64
 
@@ -37,8 +37,8 @@ bool matcher_mask_part(struct matcher *m, const struct vocabulary *v, uint32_t *
                        uint32_t *n);
 
 /* Writes the bytes that must come next, `most` at most, as long as there is only one and the text cannot end;
- * returns their number. 0 too while a mask is being made. */
-uint32_t matcher_forced(struct matcher *m, char *out, uint32_t most);
+ * returns their number: of those that `steps` steps find. 0 too while a mask is being made. */
+uint32_t matcher_forced(struct matcher *m, char *out, uint32_t most, uint64_t steps);
 /* Saves the state, to which matcher_restore() goes back from any tokens and masks, once. False: it has failed
  * or memory has run out, and there is nothing to go back to. */
 bool matcher_save(struct matcher *m);

@@ -22,9 +22,10 @@ static int only_byte(const struct matcher *m, const struct config *c)
     return byte;
 }
 
-/* Bytes that must follow c, whose walk leaves its threads at the end of the pool. */
+/* Bytes that must follow c. The threads of each byte take the place of those before, behind the text's. */
 static uint32_t walk_forced(struct matcher *m, struct config c, char *out, uint32_t most)
 {
+    uint32_t behind = m->n_pool;
     for (uint32_t n = 0; n < most; n++) {
         struct config next;
         int byte = c.can_end ? -1 : only_byte(m, &c);
@@ -34,18 +35,21 @@ static uint32_t walk_forced(struct matcher *m, struct config c, char *out, uint3
         if (!matcher_step(m, &c, (uint8_t)byte, &next) || m->failed)
             return n;
         out[n] = (char)byte;
+        memmove(m->pool + behind, m->pool + next.first, next.n * sizeof *m->pool);
+        next.first = behind;
+        m->n_pool = behind + next.n;
         c = next;
     }
     return most;
 }
 
-uint32_t matcher_forced(struct matcher *m, char *out, uint32_t most)
+uint32_t matcher_forced(struct matcher *m, char *out, uint32_t most, uint64_t steps)
 {
     uint32_t n_pool = m->n_pool, n_frames = m->n_frames, n_links = m->n_links;
     size_t n_text = m->n_text;
     if (m->failed || m->job)
         return 0;
-    m->work = MATCHER_WORK;
+    m->work = steps < MATCHER_WORK ? steps : MATCHER_WORK;
     uint32_t n = walk_forced(m, m->now, out, most);
     m->n_pool = n_pool;
     m->n_frames = n_frames;

@@ -514,19 +514,6 @@ static bool apply(struct mask_job *j, const struct memo *o, struct thread t)
     return true;
 }
 
-static bool reserve_pool(struct matcher *m, uint32_t n)
-{
-    if (m->n_pool + n <= m->pool_room)
-        return true;
-    struct thread *p = realloc(m->pool, (2 * m->pool_room + n) * sizeof *p);
-    if (!p)
-        return false;
-    matcher_take(m, (m->pool_room + n) * sizeof *p);
-    m->pool = p;
-    m->pool_room = 2 * m->pool_room + n;
-    return true;
-}
-
 static void take_thread(struct mask_job *j)
 {
     struct matcher *m = j->w.m;
@@ -541,7 +528,7 @@ static void begin_plain(struct mask_job *j)
     struct matcher *m = j->w.m;
     j->at = MASK_PLAIN;
     j->mark = mark(m);
-    if (!reserve_pool(m, j->n_plain))
+    if (!matcher_pool_room(m, j->n_plain))
         m->failed = true;
     if (m->failed)
         return;
@@ -586,7 +573,7 @@ static struct mask_job *job_open(struct matcher *m, const struct vocabulary *v, 
     m->job = j;
     j->begun = mark(m);
     j->begun_text = m->n_text;
-    return j->plain && j->w.level && reserve_pool(m, m->now.n) ? j : NULL;
+    return j->plain && j->w.level && matcher_pool_room(m, m->now.n) ? j : NULL;
 }
 
 void matcher_stop_mask(struct matcher *m)

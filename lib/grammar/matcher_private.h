@@ -62,6 +62,9 @@ struct matcher {
 /* Counts memory that the matcher has taken. */
 void matcher_take(struct matcher *m, size_t n);
 
+/* Makes room for n more threads on the pool; false: for lack of memory, or `ambiguous`. */
+bool matcher_pool_room(struct matcher *m, uint32_t n);
+
 /* Takes steps of the walk's work; false when it is spent: the matcher has failed. */
 bool matcher_work(struct matcher *m, uint64_t steps);
 bool matcher_step(struct matcher *m, const struct config *from, uint8_t byte, struct config *to);

@@ -147,5 +147,7 @@ int32_t vocabulary_longest(const struct vocabulary *v, const char *s, uint32_t n
         node++;
         at++;
     }
+    while (token >= 0 && v->same[token] >= 0)
+        token = v->same[token];
     return token;
 }

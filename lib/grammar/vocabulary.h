@@ -35,7 +35,8 @@ int vocabulary_open(struct vocabulary **out, uint32_t n_tokens,
                     const void *context, const int32_t *ends, uint32_t n_ends, struct error *err);
 void vocabulary_close(struct vocabulary *v); /* NULL is fine */
 
-/* The token with the most of these bytes, from the first on; -1: none begins so. */
+/* The token with the most of these bytes, from the first on; -1: none begins so. Among equal ones it is the
+ * last: the first is often one that stands for a single byte, which models write only where no other does. */
 int32_t vocabulary_longest(const struct vocabulary *v, const char *s, uint32_t n);
 
 /* 32-bit words of a mask. */

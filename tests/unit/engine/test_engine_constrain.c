@@ -1,6 +1,8 @@
 /* Masks of constrained texts beside other texts: the others go on however long a mask takes. */
 #include "engine/engine_private.h"
-#include "grammar/matcher.h"
+#include "engine/engine_speculate.h"
+#include "grammar/matcher_private.h"
+#include "speculation/draft_policy.h"
 #include "support/engine_driver.h"
 
 #include <stdio.h>
@@ -145,5 +147,83 @@ Test(engine_constrain, a_token_is_read_when_the_next_mask_is_made)
     request_free(last);
     request_free(all);
     rig_close(rig);
+    vocabulary_close(v);
+}
+
+/* An engine of one sequence whose next three tokens are forced, without its thread. */
+static struct engine *open_forced(struct vocabulary *v, enum engine_speculation speculation)
+{
+    struct engine *e = calloc(1, sizeof *e);
+    struct grammar *g = NULL;
+    char text[LEN * 4];
+    uint32_t n;
+    snprintf(text, sizeof text, "root ::= [a-z]{60} \"%.60s%.60s%.60s\"", pieces[7], pieces[8], pieces[9]);
+    e->cfg.n_slots = 1;
+    e->cfg.speculation = speculation;
+    e->n_ctx = 64;
+    e->max_rows = STEP_MAX_LOGITS;
+    e->n_masks = 1 + STEP_MAX_LOGITS;
+    e->mask_words = vocabulary_mask_words(v);
+    e->masks = calloc((size_t)e->n_masks * e->mask_words, sizeof *e->masks);
+    e->seqs = calloc(1, sizeof *e->seqs);
+    cr_assert_eq(engine_draft_open(e, NULL), 0);
+    struct engine_request *r = e->seqs[0].r = request_new(some_prompt(1), 3, 9);
+    cr_assert_eq(grammar_from_gbnf(&g, text, strlen(text), NULL), 0);
+    cr_assert_eq(matcher_open(&r->constraint, g), 0);
+    grammar_unref(g);
+    r->vocabulary = v;
+    cr_assert(matcher_token(r->constraint, v, 3));
+    cr_assert(matcher_mask_part(r->constraint, v, e->masks, UINT64_MAX, &n));
+    atomic_store(&r->n_out, 1);
+    e->seqs[0].n_rows = r->n_prompt;
+    e->seqs[0].n_samples = e->seqs[0].n_taken = e->seqs[0].mask = 1;
+    e->seqs[0].masked = true;
+    return e;
+}
+
+static void close_forced(struct engine *e)
+{
+    matcher_close(e->seqs[0].r->constraint);
+    request_free(e->seqs[0].r);
+    engine_draft_close(e);
+    free(e->seqs);
+    free(e->masks);
+    free(e);
+}
+
+Test(engine_constrain, masks_behind_drafts_end_with_the_time_of_the_step)
+{
+    struct vocabulary *v = long_words();
+    struct engine *e = open_forced(v, ENGINE_SPECULATE_ALWAYS);
+    int32_t tokens[DRAFT_MAX];
+    cr_assert_eq(engine_constrain_forced(e, 0, tokens, DRAFT_MAX), 3);
+    cr_assert(tokens[0] == 7 && tokens[1] == 8 && tokens[2] == 9);
+    cr_assert_eq(engine_constrain_ahead(e, 0, tokens, 3), 0, "the time of no step has begun");
+    cr_assert_eq(e->n_ahead, 0);
+    cr_assert_gt(atomic_load(&e->heartbeat_ns), 0);
+    e->masks_until_ns = UINT64_MAX;
+    cr_assert_geq(engine_constrain_ahead(e, 0, tokens, 3), 2, "behind the last may be no mask");
+    close_forced(e);
+    vocabulary_close(v);
+}
+
+/* Looking for forced tokens takes long, so it is not done for drafts that no plan would send. */
+Test(engine_constrain, what_is_forced_is_looked_for_where_drafts_pay_and_once)
+{
+    struct vocabulary *v = long_words();
+    struct engine *e = open_forced(v, ENGINE_SPECULATE_AUTO);
+    uint32_t turn = e->seqs[0].r->constraint->turn;
+    e->masks_until_ns = UINT64_MAX;
+    cr_assert_eq(engine_draft_plan(e, STEP_MAX_LOGITS), 0, "no cost is known");
+    cr_assert_eq(e->seqs[0].r->constraint->turn, turn);
+    close_forced(e);
+    e = open_forced(v, ENGINE_SPECULATE_ALWAYS);
+    cr_assert_eq(engine_draft_plan(e, STEP_MAX_LOGITS), 0, "there is no time");
+    e->masks_until_ns = UINT64_MAX;
+    cr_assert_eq(engine_draft_plan(e, STEP_MAX_LOGITS), 3);
+    turn = e->seqs[0].r->constraint->turn;
+    cr_assert_eq(engine_draft_plan(e, STEP_MAX_LOGITS), 3);
+    cr_assert_eq(e->seqs[0].r->constraint->turn, turn, "they are known");
+    close_forced(e);
     vocabulary_close(v);
 }

@@ -49,8 +49,8 @@ static bool fits(struct grammar *g, const struct vocabulary *v, const char *text
     struct matcher *m;
     cr_assert_eq(matcher_open(&m, g), 0);
     cr_assert_eq(matcher_bytes(m, text, n), n);
-    bool ok = token == END ? matcher_can_end(m)
-                           : matcher_bytes(m, v->bytes[token], v->lens[token]) == v->lens[token];
+    bool ok = v->bytes[token] ? matcher_bytes(m, v->bytes[token], v->lens[token]) == v->lens[token]
+                              : matcher_can_end(m);
     matcher_close(m);
     return ok;
 }
@@ -76,7 +76,7 @@ static uint32_t mask_of(struct matcher *m, const struct vocabulary *v, uint32_t 
 static void check_forced(struct grammar *g, struct matcher *m, const char *text, size_t n)
 {
     char forced[8];
-    uint32_t n_forced = matcher_forced(m, forced, sizeof forced);
+    uint32_t n_forced = matcher_forced(m, forced, sizeof forced, MATCHER_WORK);
     struct matcher *other;
     cr_assert_leq(n_forced, sizeof forced);
     for (uint32_t i = 0; i < n_forced; i++)
@@ -191,11 +191,136 @@ Test(matcher, bytes_are_forced_up_to_the_first_choice)
         size_t n = strlen(cases[i].text);
         cr_assert_eq(matcher_open(&m, g), 0);
         cr_assert_eq(matcher_bytes(m, cases[i].text, n), n);
-        uint32_t n_forced = matcher_forced(m, forced, sizeof forced);
+        uint32_t n_forced = matcher_forced(m, forced, sizeof forced, MATCHER_WORK);
         cr_assert_eq(n_forced, strlen(cases[i].forced), "%s: %.*s", cases[i].text, (int)n_forced, forced);
         cr_assert_eq(memcmp(forced, cases[i].forced, n_forced), 0);
         matcher_close(m);
     }
+    grammar_unref(g);
+}
+
+/* 200 rules that go on alike up to their ends: 200 threads for each forced byte. */
+static struct grammar *forced_ambiguously(void)
+{
+    static char text[65536];
+    size_t n = (size_t)snprintf(text, sizeof text, "root ::= \"<\" (r0");
+    for (int i = 1; i < 200; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, " | r%d", i);
+    n += (size_t)snprintf(text + n, sizeof text - n, ")");
+    for (int i = 0; i < 200; i++) {
+        n += (size_t)snprintf(text + n, sizeof text - n, "\nr%d ::= \"", i);
+        for (int k = 0; k < 200; k++)
+            text[n++] = (char)('a' + k % 26);
+        n += (size_t)snprintf(text + n, sizeof text - n, "\" [%c-z]", 'a' + i % 20);
+    }
+    cr_assert_lt(n, sizeof text);
+    return of_gbnf(text);
+}
+
+Test(matcher, what_is_forced_takes_no_more_memory_than_the_text)
+{
+    struct grammar *g = forced_ambiguously();
+    struct matcher *looks, *reads;
+    char forced[256];
+    size_t before = grammar_bytes(g);
+    cr_assert_eq(matcher_open(&reads, g), 0);
+    cr_assert_eq(matcher_bytes(reads, "<", 1), 1);
+    cr_assert_eq(matcher_forced(reads, NULL, 0, MATCHER_WORK), 0);
+    cr_assert_eq(matcher_open(&looks, g), 0);
+    cr_assert_eq(matcher_bytes(looks, "<", 1), 1);
+    size_t both = grammar_bytes(g);
+    uint32_t n = matcher_forced(looks, forced, sizeof forced, MATCHER_WORK);
+    size_t looked = grammar_bytes(g) - both;
+    cr_assert_gt(n, 50);
+    cr_assert_eq(matcher_bytes(reads, forced, n), n);
+    cr_assert_leq(looked, 2 * (grammar_bytes(g) - before), "%zu bytes", looked);
+    cr_assert_lt(looked, 100000, "%zu bytes", looked);
+    matcher_close(looks);
+    matcher_close(reads);
+    cr_assert_eq(grammar_bytes(g), before);
+    grammar_unref(g);
+}
+
+Test(matcher, what_is_forced_is_found_in_few_steps_or_not_at_all)
+{
+    struct grammar *g = forced_ambiguously();
+    struct matcher *m;
+    char all[256], few[256];
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_bytes(m, "<", 1), 1);
+    uint32_t n = matcher_forced(m, all, sizeof all, MATCHER_WORK), last = 0;
+    cr_assert_eq(matcher_forced(m, few, sizeof few, 0), 0);
+    for (uint64_t steps = 1000; last < n; steps *= 2) {
+        uint32_t now = matcher_forced(m, few, sizeof few, steps);
+        cr_assert(now >= last && now <= n && (steps > 1000 || now < n), "%u of %u in %lu", now, n,
+                  (unsigned long)steps);
+        cr_assert_eq(memcmp(all, few, now), 0);
+        cr_assert_not(matcher_has_failed(m));
+        last = now;
+    }
+    cr_assert_eq(matcher_bytes(m, all, n), n);
+    matcher_close(m);
+    grammar_unref(g);
+}
+
+/* One matcher looks ahead in a text whose frames are collected now and then; another only reads it. */
+static void check_twins(struct matcher *m, struct matcher *other, const struct vocabulary *v,
+                        const char *where)
+{
+    uint32_t mask[(N_TOKENS + 31) / 32], expected[(N_TOKENS + 31) / 32];
+    cr_assert_eq(matcher_mask(m, v, mask), matcher_mask(other, v, expected), "%s", where);
+    cr_assert_eq(memcmp(mask, expected, vocabulary_mask_words(v) * sizeof *mask), 0, "%s", where);
+    cr_assert_eq(matcher_can_end(m), matcher_can_end(other), "%s", where);
+}
+
+Test(matcher, a_look_ahead_in_a_long_text_leaves_it_as_it_was)
+{
+    struct grammar *g = of_gbnf("root ::= (item \",\")* \".\"\nitem ::= pair | \"(\" inner \")\" | word\n"
+                                "inner ::= item (\",\" item)*\npair ::= word word \"!\"\n"
+                                "word ::= [a-c] [a-c] \"1\"?");
+    struct vocabulary *v = open_vocabulary(true);
+    struct matcher *m, *other;
+    uint32_t seed = 1;
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_open(&other, g), 0);
+    cr_assert_eq(matcher_bytes(m, "(((((", 5), 5);
+    cr_assert_eq(matcher_bytes(other, "(((((", 5), 5);
+    for (int i = 0; i < 6000; i++) {
+        const char *piece = i % 3 ? "ab," : "(caab1!),";
+        size_t n = strlen(piece);
+        look_ahead(m, v, next(&seed));
+        cr_assert_eq(matcher_bytes(m, piece, n), n);
+        cr_assert_eq(matcher_bytes(other, piece, n), n);
+        if (i % 97 == 0)
+            check_twins(m, other, v, "inside");
+    }
+    cr_assert_eq(matcher_bytes(m, "ab),bc),ca),ab),ab),.", 21),
+                 matcher_bytes(other, "ab),bc),ca),ab),ab),.", 21));
+    check_twins(m, other, v, "at the end");
+    matcher_close(m);
+    matcher_close(other);
+    vocabulary_close(v);
+    grammar_unref(g);
+}
+
+Test(matcher, looks_ahead_give_back_what_they_take)
+{
+    struct grammar *g = of_gbnf("root ::= item+\nitem ::= pair | \"(\" root \")\"\npair ::= word word\n"
+                                "word ::= [a-c] [0-9]? ");
+    struct vocabulary *v = open_vocabulary(true);
+    struct matcher *m;
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_bytes(m, "((ab(", 5), 5);
+    for (uint32_t i = 0; i < 100; i++)
+        look_ahead(m, v, i);
+    size_t before = grammar_bytes(g);
+    for (uint32_t i = 0; i < 3000; i++)
+        look_ahead(m, v, i % 100);
+    cr_assert_eq(grammar_bytes(g), before);
+    cr_assert_not(matcher_has_failed(m));
+    cr_assert_eq(matcher_bytes(m, "ab))", 4), 4);
+    matcher_close(m);
+    vocabulary_close(v);
     grammar_unref(g);
 }
 
@@ -208,6 +333,24 @@ Test(matcher, the_longest_token_of_a_text_is_found)
     cr_assert_eq(v->lens[vocabulary_longest(v, "name", 3)], 1, "nam is no token");
     cr_assert_eq(vocabulary_longest(v, "~", 1), '~');
     cr_assert_eq(vocabulary_longest(v, "", 0), -1);
+    vocabulary_close(v);
+}
+
+static const char *byte_and_word(const void *context, int32_t token, uint32_t *len)
+{
+    (void)context;
+    *len = token == 2 ? 2 : 1;
+    return token == 1 ? "b" : token == 2 ? "{a" : "{";
+}
+
+/* A tokenizer that falls back to bytes has them before its own words: models write the latter. */
+Test(matcher, of_equal_tokens_the_longest_is_the_last)
+{
+    struct vocabulary *v;
+    cr_assert_eq(vocabulary_open(&v, 5, byte_and_word, NULL, NULL, 0, NULL), 0);
+    cr_assert_eq(vocabulary_longest(v, "{b", 2), 4);
+    cr_assert_eq(vocabulary_longest(v, "{a", 2), 2);
+    cr_assert_eq(vocabulary_longest(v, "b", 1), 1);
     vocabulary_close(v);
 }
 
@@ -269,6 +412,58 @@ Test(matcher, masks_of_recursion_are_what_fits)
                   "\"a\":{\"type\":\"array\",\"items\":{\"$ref\":\"#/$defs/n\"}}},\"required\":[\"name\"],"
                   "\"additionalProperties\":false}}}"),
         20, 16);
+}
+
+enum { N_PLAIN = N_TOKENS - 1 + 16 * 26 + 40 }; /* the last 40 are there twice */
+
+/* Mostly plain words, so that most of a mask is that of a string, or of the state before. */
+static const char *plain_piece(const void *context, int32_t token, uint32_t *len)
+{
+    static char pairs[16 * 26][3];
+    int pair = (token - END) % (16 * 26);
+    if (token < END)
+        return piece(context, token, len);
+    pairs[pair][0] = (char)('a' + pair / 26);
+    pairs[pair][1] = (char)('a' + pair % 26);
+    *len = 2;
+    return pairs[pair];
+}
+
+static void check_mask(struct grammar *g, const struct vocabulary *v, const char *text)
+{
+    uint32_t mask[(N_PLAIN + 31) / 32];
+    struct matcher *m;
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_bytes(m, text, strlen(text)), strlen(text));
+    matcher_mask(m, v, mask);
+    for (int32_t t = 0; t < (int32_t)v->n_tokens; t++)
+        cr_assert_eq(mask[t / 32] >> (t % 32) & 1, fits(g, v, text, strlen(text), t),
+                     "token %d (%.*s) after %s", t, (int)v->lens[t], v->bytes[t], text);
+    matcher_close(m);
+}
+
+/* Each mask begins with a remembered one, from which the tokens that do not fit here are taken. */
+Test(matcher, masks_that_begin_with_another_are_what_fits)
+{
+    static const char *const patterns[] = {"^(y.[a-z]*!|x[^a][a-z]*!|[^xy])*$",
+                                           "^(y[^b-d][a-z]*!|x.{1,9}!|z[^é日][^a]*!|[^xyz])*$"};
+    static const char *const texts[] = {"\"", "\"y", "\"x", "\"ya", "\"xb", "\"y!x", "\"xb!y"};
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+        for (size_t first = 0; first < sizeof texts / sizeof *texts; first++) {
+            char schema[200];
+            struct vocabulary *v;
+            snprintf(schema, sizeof schema, "{\"type\":\"string\",\"pattern\":\"%s\"}", patterns[i]);
+            struct grammar *g = of_schema(schema);
+            for (int b = 0; b < 256; b++)
+                bytes[b] = (char)b;
+            cr_assert_eq(vocabulary_open(&v, N_PLAIN, plain_piece, NULL, NULL, 0, NULL), 0);
+            cr_assert_eq(vocabulary_warm(v), 0);
+            check_mask(g, v, texts[first]);
+            for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
+                check_mask(g, v, texts[k]);
+            grammar_unref(g);
+            vocabulary_close(v);
+        }
 }
 
 Test(matcher, masks_of_gbnf_are_what_fits)
