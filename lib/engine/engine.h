@@ -169,7 +169,8 @@ struct engine_config {
     uint32_t steps_in_flight; /* 1 or 2 */
     uint32_t
         max_chunk;     /* rows of one prefill chunk; 0: as many as a step holds (tests force odd chunkings) */
-    uint64_t draw_ns;  /* the longest wait of a step for tokens that chains draw; 0: 4 ms, or a step's time */
+    uint64_t draw_ns;  /* a step waits so long for tokens that chains draw, and for draws that have begun by
+                          then; 0: 4 ms, or a step's time */
     bool prefix_cache; /* takes effect only where the backend can share pages */
     enum engine_speculation speculation;
     /* Keeps pages of the prefix cache on disk; NULL: they are not kept. It outlives the engine, which is the
