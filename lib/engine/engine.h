@@ -28,8 +28,9 @@
  * flight, and the steps beside it wait for its token. Where its grammar leaves one way for several bytes,
  * their tokens are its drafts.
  *
- * A request with a chain of filters, and a constrained one where the backend takes no masks, is sampled by
- * the engine's thread, from logits that the decoder exports. It too has one step in flight and no drafts.
+ * A request with a chain of filters, and a constrained one where the backend takes no masks, is sampled
+ * between steps, by any thread of the decoder's team, from logits that the decoder exports. It too has one
+ * step in flight and no drafts.
  *
  * Where a text repeats tokens of itself or of its prompt, a step holds draft rows of that sequence too (see
  * engine_speculate.c). Such a sequence, and those that run beside it, have one step in flight.
@@ -124,8 +125,9 @@ struct engine_request {
      * the request is terminal; NULL: any text. */
     struct matcher *constraint;
     const struct vocabulary *vocabulary;
-    /* Filters that the decoder lacks (sampler_chain.h), at their beginning: the engine's thread samples with
-     * them, from the decoder's logits, and has their state until the request is terminal; NULL: none. */
+    /* Filters that the decoder lacks (sampler_chain.h), at their beginning: the engine's thread or one of the
+     * decoder's team samples with them, from the decoder's logits, and the engine has their state until the
+     * request is terminal; NULL: none. */
     struct sampler_chain *chain;
     bool begun;       /* a part of a caller's request that runs already: queue_limit does not count it */
     int32_t priority; /* larger first; +1 per second waited */
