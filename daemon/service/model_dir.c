@@ -23,9 +23,10 @@ static bool is_digits(const char *s, size_t n)
 /* The part's number at the end of a stem of n bytes; 0: it is no part. */
 static unsigned part_of(const char *stem, size_t n)
 {
+    if (n <= sizeof PART - 1)
+        return 0;
     const char *at = stem + n - (sizeof PART - 1);
-    if (n <= sizeof PART - 1 || *at != '-' || !is_digits(at + 1, 5) || memcmp(at + 6, "-of-", 4) != 0 ||
-        !is_digits(at + 10, 5))
+    if (*at != '-' || !is_digits(at + 1, 5) || memcmp(at + 6, "-of-", 4) != 0 || !is_digits(at + 10, 5))
         return 0;
     return (unsigned)strtoul(at + 1, NULL, 10);
 }
@@ -140,11 +141,11 @@ void model_dir_scan(struct model_dir_scan *s, const char *path, int most)
     if (fstat(dirfd(dir), &st) == 0)
         s->changed = settled(st.st_mtim);
     s->whole = true;
-    for (struct dirent *entry; s->whole && (entry = readdir(dir));) {
-        if (!name_length(entry->d_name))
+    for (const struct dirent *entry; s->whole && (entry = readdir(dir));) {
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, ".."))
             continue;
-        s->whole = s->n < most;
-        if (s->whole)
+        s->whole = most-- > 0;
+        if (s->whole && name_length(entry->d_name))
             scan_file(s, path, entry->d_name);
     }
     closedir(dir);

@@ -44,7 +44,7 @@ struct model_dir_scan {
 /* -ENOENT, -ENOTDIR, -EACCES: there is no such directory, or it cannot be read. */
 int model_dir_open(struct model_dir *d, const char *path, struct error *err);
 void model_dir_free(struct model_dir *d);
-/* Reads the directory `path`, which is resolved, as far as `most` models. */
+/* Reads the directory `path`, which is resolved, as far as `most` entries, models or not. */
 void model_dir_scan(struct model_dir_scan *s, const char *path, int most);
 void model_dir_scan_free(struct model_dir_scan *s);
 /* Makes a whole scan the list's; of one that is not whole nothing is taken. Frees it. */

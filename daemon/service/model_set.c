@@ -24,7 +24,7 @@
 #define NONE        (-1)
 #define NO_ROOM_S   600         /* so long a model that did not fit alone takes no other's place again */
 #define RETRY_S     30          /* of what has no memory */
-#define FEW_MODELS  256         /* of a directory that is read on the loop: some milliseconds */
+#define FEW_FILES   256         /* of a directory that is read on the loop: some milliseconds */
 #define FRESH_NS    (1000 * MS) /* sizes and times of files that are listed may be so old */
 
 /* A model that is loaded, or about to be. */
@@ -531,8 +531,8 @@ static void refresh(struct model_set *set)
     bool fresh = set->reading.at_ns && now_ns - set->reading.at_ns < FRESH_NS;
     if (set->reading.on || set->stopping || (fresh && !model_dir_has_changed(&set->dir)))
         return;
-    if (set->dir.n <= FEW_MODELS) {
-        model_dir_scan(&set->reading.scan, set->dir.path, FEW_MODELS);
+    if (set->dir.n <= FEW_FILES) {
+        model_dir_scan(&set->reading.scan, set->dir.path, FEW_FILES);
         bool whole = set->reading.scan.whole;
         model_dir_take(&set->dir, &set->reading.scan);
         set->reading.at_ns = now_ns;

@@ -5,7 +5,8 @@
  * device that one decoder fills, others make room: one without requests first, the one idle for longest, else
  * the one used least recently, which takes no more requests and is closed after its last. So two models that
  * do not fit together serve in turns, each for all requests that came before the first of the other. While
- * the one that was waited for longest has no room yet, each other is loaded that fits beside. None
+ * the one that was waited for longest has no room yet, each other is loaded that fits beside; such a
+ * load is not broken off when the room is there earlier, and the wanted one waits for its end. None
  * makes room for a file that is no model, which is read before, nor for a model that lately did not fit
  * alone. A model that no request has had for model_ttl_s is closed; the first one, which is loaded at start
  * and which requests without a name run on, only makes room.

@@ -28,8 +28,9 @@
  * flight, and the steps beside it wait for its token. Where its grammar leaves one way for several bytes,
  * their tokens are its drafts.
  *
- * A request with a chain of filters, and a constrained one where the backend takes no masks, is sampled by
- * the engine's thread, from logits that the decoder exports. It too has one step in flight and no drafts.
+ * A request with a chain of filters, and a constrained one where the backend takes no masks, is sampled
+ * between steps, by any thread of the decoder's team, from logits that the decoder exports. It too has one
+ * step in flight and no drafts.
  *
  * Where a text repeats tokens of itself or of its prompt, a step holds draft rows of that sequence too (see
  * engine_speculate.c). Such a sequence, and those that run beside it, have one step in flight.
@@ -124,8 +125,9 @@ struct engine_request {
      * the request is terminal; NULL: any text. */
     struct matcher *constraint;
     const struct vocabulary *vocabulary;
-    /* Filters that the decoder lacks (sampler_chain.h), at their beginning: the engine's thread samples with
-     * them, from the decoder's logits, and has their state until the request is terminal; NULL: none. */
+    /* Filters that the decoder lacks (sampler_chain.h), at their beginning: the engine's thread or one of the
+     * decoder's team samples with them, from the decoder's logits, and the engine has their state until the
+     * request is terminal; NULL: none. */
     struct sampler_chain *chain;
     bool begun;       /* a part of a caller's request that runs already: queue_limit does not count it */
     int32_t priority; /* larger first; +1 per second waited */
@@ -169,7 +171,8 @@ struct engine_config {
     uint32_t steps_in_flight; /* 1 or 2 */
     uint32_t
         max_chunk;     /* rows of one prefill chunk; 0: as many as a step holds (tests force odd chunkings) */
-    uint64_t draw_ns;  /* the longest wait of a step for tokens that chains draw; 0: 4 ms, or a step's time */
+    uint64_t draw_ns;  /* a step waits so long for tokens that chains draw, and for draws that have begun by
+                          then; 0: 4 ms, or a step's time */
     bool prefix_cache; /* takes effect only where the backend can share pages */
     enum engine_speculation speculation;
     /* Keeps pages of the prefix cache on disk; NULL: they are not kept. It outlives the engine, which is the

@@ -3,8 +3,11 @@
  * one prompt), engine_states.c (recurrent states), engine_step.c (slots to step, results to requests),
  * engine_end.c (ends of requests), engine_embed.c (vectors of prompts), engine_sample.c (tokens drawn by
  * chains of filters), engine_stats.c (figures), engine_speculate.c (drafts), engine_spill.c (pages to the
- * disk and back). Thread: engine only, except the fields guarded by `lock` and the atomics. Memory:
- * engine_open() allocates all. */
+ * disk and back). Thread: engine only, except the fields guarded by `lock` and the atomics; and in
+ * engine_sample_draw(), while the engine thread waits for it, the decoder's team, whose threads each write
+ * the slots that they draw for: draws[], seqs[].drawing, seqs[].draw_ns and the state of the request's
+ * chain. Memory: engine_open() allocates all; the system counts draw_logits and scratch once they are
+ * used. */
 #pragma once
 #include "base/clock.h"
 #include "engine.h"

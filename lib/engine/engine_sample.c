@@ -1,7 +1,9 @@
 /* engine_sample.c - tokens of requests with a chain of filters, and of constrained ones where the backend
  * takes no masks, drawn between steps from the logits that the decoder exports. A draw takes milliseconds
- * over a large vocabulary. All threads of the decoder's team draw, and a step waits for draws only so long:
- * the texts whose tokens are not drawn by then miss a step, the others do not wait for them. */
+ * over a large vocabulary. All threads of the decoder's team draw, and a step waits for draws only so long
+ * (draw_round.h): the texts whose tokens are not drawn by then miss a step, the others do not wait for
+ * them. */
+#include "draw_round.h"
 #include "engine_private.h"
 #include "sampler/sampler_chain.h"
 
@@ -10,9 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DRAWS_NS  4000000 /* the longest wait of a step for draws, where a step of texts takes less */
-#define MOST_SIDE 8       /* threads that draw at once: a scratch is 32 bytes a token */
-#define DEAR_NS   8       /* what a draw of 1 ns lets others go first, in ns */
+#define MOST_SIDE 8 /* threads that draw at once: a scratch is 32 bytes a token */
 
 /* What one thread needs to draw. */
 struct draw_scratch {
@@ -125,7 +125,7 @@ static void draw(const struct engine *e, uint32_t slot, const struct draw_scratc
 
 struct round {
     struct engine *e;
-    uint64_t until_ns;
+    struct draw_round time;
     uint32_t n;
     const uint32_t *slots; /* [n] in the order of their turns */
     _Atomic uint32_t next;
@@ -136,23 +136,25 @@ static void draw_some(void *context, uint32_t member)
 {
     struct round *round = context;
     struct engine *e = round->e;
-    uint64_t now = 0;
-    while (member < e->n_scratch && now < round->until_ns) {
+    if (member >= e->n_scratch)
+        return;
+    uint64_t from = clock_ns();
+    (void)draw_round_goes_on(&round->time, from);
+    do {
         uint32_t i = atomic_fetch_add_explicit(&round->next, 1, memory_order_relaxed);
         if (i >= round->n)
             return;
-        uint64_t from = clock_ns();
         draw(e, round->slots[i], &e->scratch[member]);
-        now = clock_ns();
+        uint64_t now = clock_ns();
         e->seqs[round->slots[i]].draw_ns = now - from;
         e->seqs[round->slots[i]].drawing = false;
-    }
+        from = now;
+    } while (draw_round_goes_on(&round->time, from));
 }
 
-/* The longest waiting first; but a text whose draws are cheap goes before dear ones. */
 static uint64_t turn_of(const struct engine *e, uint32_t slot)
 {
-    return e->draws[slot].since_ns + DEAR_NS * e->seqs[slot].draw_ns;
+    return draw_turn(e->draws[slot].since_ns, e->seqs[slot].draw_ns);
 }
 
 static uint32_t list_draws(const struct engine *e, uint32_t *slots)
@@ -169,23 +171,14 @@ static uint32_t list_draws(const struct engine *e, uint32_t *slots)
     return n;
 }
 
-static uint64_t longest_wait(const struct engine *e)
-{
-    uint64_t step = (uint64_t)(e->decode_ms * 1e6);
-    if (e->cfg.draw_ns)
-        return e->cfg.draw_ns;
-    return step > DRAWS_NS ? step : DRAWS_NS;
-}
-
 uint32_t engine_sample_draw(struct engine *e, uint32_t *slots)
 {
     struct round round = {.e = e, .slots = slots, .n = list_draws(e, slots)};
     uint32_t n_drawn = 0;
     if (!round.n)
         return 0;
-    uint64_t now = clock_ns();
-    atomic_store_explicit(&e->heartbeat_ns, now, memory_order_relaxed);
-    round.until_ns = now + longest_wait(e);
+    round.time.time_ns = draw_round_time(e->cfg.draw_ns, e->decode_ms);
+    atomic_store_explicit(&e->heartbeat_ns, clock_ns(), memory_order_relaxed);
     if (round.n == 1)
         draw_some(&round, 0);
     else

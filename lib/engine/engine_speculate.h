@@ -12,7 +12,7 @@ void engine_draft_close(struct engine *e); /* after a failed open too */
 /* Adds generated token `index` of the slot's request to its n-gram index. Index 0 begins the index. */
 void engine_draft_token(struct engine *e, uint32_t slot, uint32_t index, int32_t token);
 /* Notes the cost of step *f, which took `ms`; engine_draft_woken() notes when the engine thread last woke
- * up. */
+ * up or had drawn tokens: the time before is no cost of drafts. */
 void engine_draft_measure(struct engine *e, const struct flight *f, double ms, uint64_t now_ns);
 void engine_draft_woken(struct engine *e, uint64_t now_ns);
 

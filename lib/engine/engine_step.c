@@ -592,6 +592,8 @@ void engine_take_drawn(struct engine *e)
         const struct engine_draw *d = &e->draws[slots[i]];
         take_sample(e, &e->seqs[slots[i]], &d->asked, &d->result, now);
     }
+    if (n) /* the steps would wait for draws without drafts, too */
+        engine_draft_woken(e, clock_ns());
 }
 
 static struct flight *find_flight(struct engine *e, uint64_t id)

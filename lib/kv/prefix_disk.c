@@ -139,6 +139,8 @@ static int write_page(struct prefix_disk *d, struct prefix_job *job)
     size_t size = prefix_file_size(f.n_bytes);
     if (prefix_index_find(&d->shared->index, d->place, job->name.key))
         return 0;
+    if (d->shared->coming + size > d->cfg.budget) /* no file that may go would make room */
+        return -ENOSPC;
     d->shared->coming += size;
     evict(d);
     uint64_t serial = ++d->shared->serial;

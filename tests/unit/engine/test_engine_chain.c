@@ -3,6 +3,8 @@
 #include "sampler/sampler_chain.h"
 #include "support/identity.h"
 
+#include <stdatomic.h>
+
 #define MODEL HEARTH_TEST_DATA "/tiny-qwen3-s11-q8_0.gguf"
 
 enum mix { FILTERS, MIROSTAT, ADAPTIVE, N_MIXES };
@@ -93,7 +95,6 @@ Test(engine_chain, neutral_filters_give_the_tokens_of_the_decoder)
     prepare(&plain, rig.n_vocab, 0);
     prepare(&chained, rig.n_vocab, 0);
     plain.r.ignore_eos = chained.r.ignore_eos = true;
-    plain.r.sampling.top_p = chained.r.sampling.top_p = 1; /* whose sums are rounded in another way */
     sampler_chain_defaults(&chain);
     sampler_chain_begin(&chain);
     chained.r.chain = &chain;
@@ -135,6 +136,143 @@ Test(engine_chain, a_step_does_not_wait_for_all_draws)
     }
     cr_assert_gt(last_ns, plain.r.done_ns);
     rig_close(&rig);
+}
+
+/* ---- on a backend that counts calls and takes longer ---- */
+
+static struct {
+    sem_t submits; /* each step waits for one, until `open` */
+    atomic_bool open;
+    uint32_t n_shares; /* rounds of more than one draw so far */
+    uint32_t n_steps;  /* submitted, not finished */
+    uint32_t n_beside; /* steps submitted behind another while draws waited */
+    uint64_t done;
+    long share_ns, step_ns;
+} calls;
+
+static void spend(long ns)
+{
+    if (ns)
+        (void)nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+}
+
+static int count_submit(struct backend *be, const struct step *step, struct error *err)
+{
+    if (!atomic_load(&calls.open))
+        sem_wait(&calls.submits);
+    int rc = cpu_backend.submit(be, step, err);
+    if (rc == 0) {
+        calls.n_beside += calls.n_shares > 0 && calls.n_shares < N_NEIGHBOURS - 1 && calls.n_steps > 0;
+        calls.n_steps++;
+    }
+    return rc;
+}
+
+static int count_advance(struct backend *be, struct step_result *out, int max, uint64_t *done,
+                         struct error *err)
+{
+    spend(calls.step_ns);
+    int rc = cpu_backend.advance(be, out, max, done, err);
+    calls.n_steps -= (uint32_t)(*done - calls.done);
+    calls.done = *done;
+    return rc;
+}
+
+static void count_share(struct backend *be, void (*work)(void *context, uint32_t member), void *context)
+{
+    calls.n_shares++;
+    spend(calls.share_ns);
+    cpu_backend.share(be, work, context);
+}
+
+static struct backend_ops counting(void)
+{
+    struct backend_ops ops = cpu_backend;
+    memset(&calls, 0, sizeof calls);
+    sem_init(&calls.submits, 0, 0);
+    ops.submit = count_submit;
+    ops.advance = count_advance;
+    ops.share = count_share;
+    return ops;
+}
+
+static void submit_chained(struct rig *rig, struct answer *a, struct sampler_chain *c, uint32_t n_tokens)
+{
+    mix_of(c, FILTERS);
+    a->r.chain = c;
+    a->r.n_prompt = 2;
+    a->r.max_tokens = n_tokens;
+    a->r.ignore_eos = true;
+    cr_assert_eq(engine_submit(rig->e, &a->r, NULL), 0);
+}
+
+/* Seven texts of one token wait for seven rounds: meanwhile the other text has two steps in flight. */
+Test(engine_chain, steps_follow_each_other_while_draws_wait)
+{
+    static struct answer plain, chained[N_NEIGHBOURS];
+    static struct sampler_chain chains[N_NEIGHBOURS];
+    const struct backend_ops ops = counting();
+    struct circumstances c = {.isa = "auto", .ops = &ops, .n_threads = 1, .steps_in_flight = 2, .draw_ns = 1};
+    struct rig rig;
+    cr_assert(rig_open(&rig, MODEL, &c, NULL, 0));
+    prepare(&plain, rig.n_vocab, 0);
+    plain.r.n_prompt = 5;
+    plain.r.ignore_eos = true;
+    cr_assert_eq(engine_submit(rig.e, &plain.r, NULL), 0);
+    for (uint32_t i = 0; i < N_NEIGHBOURS; i++) {
+        prepare(&chained[i], rig.n_vocab, i + 1);
+        submit_chained(&rig, &chained[i], &chains[i], 1);
+    }
+    atomic_store(&calls.open, true);
+    sem_post(&calls.submits);
+    wait_done(&rig, &plain);
+    for (uint32_t i = 0; i < N_NEIGHBOURS; i++)
+        wait_done(&rig, &chained[i]);
+    rig_close(&rig);
+    cr_expect_geq(calls.n_shares, 2, "%u rounds of several draws", calls.n_shares);
+    cr_expect_gt(calls.n_beside, 0);
+}
+
+/* Steps take 2 ms, and draws, which each step waits for, 40: a draft saves a step and costs next to nothing,
+ * for the text would wait for draws without drafts, too. */
+Test(engine_chain, the_time_of_draws_is_no_cost_of_drafts)
+{
+    static struct answer plain, chained[2];
+    static struct sampler_chain chains[2];
+    static struct engine_token out[N_CTX];
+    static struct step_top top[N_CTX * N_TOP];
+    const struct step_bias again = {.token = 7, .bias = 1000};
+    const struct backend_ops ops = counting();
+    struct circumstances c = {.isa = "auto", .ops = &ops, .n_threads = 1, .steps_in_flight = 1};
+    struct engine_stats s;
+    struct rig rig;
+    cr_assert(rig_open(&rig, MODEL, &c, NULL, 0));
+    calls.share_ns = 40000000;
+    calls.step_ns = 2000000;
+    prepare(&plain, rig.n_vocab, 0);
+    plain.r.sampling =
+        (struct step_sampling){.top_p = 1, .typical_p = 1, .repetition_penalty = 1, .n_bias = 1};
+    plain.r.biases = &again; /* all its tokens */
+    plain.r.ignore_eos = true;
+    plain.r.n_prompt = 5;
+    plain.r.max_tokens = 200;
+    plain.r.want_prompt_logprobs = false;
+    plain.r.top = top;
+    plain.r.out = out;
+    cr_assert_eq(engine_submit(rig.e, &plain.r, NULL), 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        prepare(&chained[i], rig.n_vocab, i + 1);
+        submit_chained(&rig, &chained[i], &chains[i], N_TOKENS - 2);
+    }
+    atomic_store(&calls.open, true);
+    sem_post(&calls.submits);
+    wait_done(&rig, &plain);
+    for (uint32_t i = 0; i < 2; i++)
+        wait_done(&rig, &chained[i]);
+    engine_stats(rig.e, &s);
+    rig_close(&rig);
+    cr_expect_eq(s.turned_off, 0, "%lu of %lu drafts were right", (unsigned long)s.accepted,
+                 (unsigned long)s.drafted);
 }
 
 /* A text that is cancelled while its draw waits leaves its slot to others. */

@@ -11,6 +11,8 @@
 #include <stdatomic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static const struct kv_layout layout = {.n_layers = 1, .n_kv_heads = 1, .head_dim = 2, .type = KV_F16};
 enum { N_BYTES = 512, SIZE = sizeof(struct prefix_file_header) + N_BYTES };
@@ -295,6 +297,61 @@ Test(prefix_disk, of_one_process_all_share_the_budget)
     cr_assert_eq(put(disks[1], 2, 0), 0);
     cr_assert_eq(stats(disks[1]).pages, 6, "what a closed one has written counts on");
     prefix_disk_close(disks[1]);
+    prefix_dir_close(shared);
+    temporary_dir_remove(dir);
+}
+
+static atomic_bool held;      /* files that are being written stay so */
+static atomic_uint n_writing; /* files that are being written, or were, while `held` */
+
+/* In place of the C library's: each new file is locked. */
+int flock(int fd, int operation)
+{
+    if (atomic_load(&held))
+        atomic_fetch_add(&n_writing, 1);
+    while (atomic_load(&held))
+        sched_yield();
+    return (int)syscall(SYS_flock, fd, operation);
+}
+
+/* A page that fills the budget is being written for one model: the other's is left out, not an error. */
+Test(prefix_disk, pages_that_are_being_written_stay_within_the_budget)
+{
+    char *dir = temporary_dir();
+    struct prefix_dir *shared;
+    struct prefix_disk *disks[2];
+    uint8_t bytes[2][N_BYTES] = {{0}};
+    struct prefix_job jobs[2];
+    cr_assert_eq(prefix_dir_open(&shared), 0);
+    for (int i = 0; i < 2; i++) {
+        struct prefix_disk_config c = config(dir, SIZE);
+        c.shared = shared;
+        c.model = 1 + (uint64_t)i;
+        cr_assert_eq(prefix_disk_open(&disks[i], &c, NULL), 0);
+        jobs[i] = (struct prefix_job){.write = true, .name = name_of(1, i), .bytes = bytes[i]};
+    }
+    atomic_store(&held, true);
+    prefix_disk_submit(disks[0], &jobs[0]);
+    while (atomic_load(&n_writing) == 0)
+        sched_yield();
+    prefix_disk_submit(disks[1], &jobs[1]);
+    bool done = false;
+    while (!done && atomic_load(&n_writing) == 1) {
+        done = prefix_disk_next(disks[1]) != NULL;
+        sched_yield();
+    }
+    atomic_store(&held, false);
+    cr_assert(done, "both are written");
+    cr_expect_eq(jobs[1].rc, -ENOSPC);
+    while (!prefix_disk_next(disks[0]))
+        sched_yield();
+    cr_expect_eq(jobs[0].rc, 0);
+    cr_expect_eq(temporary_dir_count(dir), 1);
+    cr_expect(prefix_disk_writes(disks[1]) && stats(disks[1]).errors == 0 && atomic_load(&n_words) == 0);
+    cr_expect_eq(put(disks[1], 1, 1), 0);
+    cr_expect_eq(stats(disks[1]).pages, 1);
+    for (int i = 0; i < 2; i++)
+        prefix_disk_close(disks[i]);
     prefix_dir_close(shared);
     temporary_dir_remove(dir);
 }

@@ -205,16 +205,38 @@ Test(model_dir, a_scan_ends_at_its_limit_and_then_changes_nothing)
     begin();
     cr_assert_eq(model_dir_open(&d, dir, NULL), 0);
     make("c.gguf");
-    model_dir_scan(&s, d.path, 3);
-    cr_assert(!s.whole && s.n == 3);
+    model_dir_scan(&s, d.path, 6);
+    cr_assert(!s.whole);
     model_dir_take(&d, &s);
     expect_names(&d, "a, b, big");
-    model_dir_scan(&s, d.path, 4);
+    model_dir_scan(&s, d.path, 7);
     cr_assert(s.whole && s.n == 4);
     model_dir_take(&d, &s);
     expect_names(&d, "a, b, big, c");
     model_dir_free(&d);
     temporary_dir_remove(dir);
+}
+
+/* Each entry takes calls of the system, also those that turn out to be no models. */
+Test(model_dir, a_scan_counts_what_is_no_model)
+{
+    static const char *const forms[] = {"n%d.txt", "broken%d.gguf"};
+    for (int form = 0; form < 2; form++) {
+        struct model_dir_scan s;
+        char name[32];
+        begin();
+        for (int i = 0; i < 20; i++) {
+            snprintf(name, sizeof name, forms[form], i);
+            cr_assert_eq(symlink("/nowhere", path_of(name)), 0);
+        }
+        model_dir_scan(&s, dir, 25);
+        cr_expect_not(s.whole, "%s", forms[form]);
+        model_dir_scan_free(&s);
+        model_dir_scan(&s, dir, 26);
+        cr_expect(s.whole && s.n == 3, "%s: %d", forms[form], s.n);
+        model_dir_scan_free(&s);
+        temporary_dir_remove(dir);
+    }
 }
 
 /* Two links to one file are one model, and a link to nothing none. */
