@@ -639,7 +639,7 @@ static unsigned walk_and_hear(struct grammar *g, const struct toolcall_format *f
     cr_assert_eq(matcher_open(&m, g), 0);
     for (int i = 0; i < 60 && n + 192 < sizeof text; i++) {
         const char *word = next_word(m, &seed, f, control);
-        uint32_t n_forced = word ? 0 : matcher_forced(m, forced, sizeof forced - 1);
+        uint32_t n_forced = word ? 0 : matcher_forced(m, forced, sizeof forced - 1, MATCHER_WORK);
         if (!word && !n_forced)
             break;
         forced[n_forced] = 0;
