@@ -67,11 +67,12 @@ bool matcher_save(struct matcher *m)
     if (m->failed)
         return false;
     if (!s || s->room < n) {
-        s = realloc(m->saved, sizeof *s + n * sizeof *s->pool);
+        size_t had = s ? s->n_bytes : 0, wanted = sizeof *s + n * sizeof *s->pool;
+        s = realloc(s, wanted);
         if (!s)
             return false;
-        matcher_take(m, sizeof *s + n * sizeof *s->pool - (m->saved ? m->saved->n_bytes : 0));
-        s->n_bytes = sizeof *s + n * sizeof *s->pool;
+        matcher_take(m, wanted - had);
+        s->n_bytes = wanted;
         s->room = n;
         m->saved = s;
     }
