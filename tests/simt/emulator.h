@@ -81,9 +81,25 @@ void simt_unmap_all(struct simt_machine *m);
 int simt_run(struct simt_machine *m, const struct simt_launch *launch, struct simt_report *report);
 /* The host's accesses, as threads' accesses are: a race with one of the grid's is a report, of the run while
  * it runs. What it did before a launch is ordered before the launch; after one it knows only what it has
- * acquired. The access itself is the caller's. Thread: the machine's. */
-enum simt_host_access { SIMT_HOST_READ, SIMT_HOST_WRITE, SIMT_HOST_ACQUIRE, SIMT_HOST_RELEASE };
+ * acquired. The access itself is the caller's. simt_host_at() also has the place of the access in the
+ * program, for the report, or NULL. Thread: the machine's, or one between simt_host_enter() and _leave(). */
+enum simt_host_access {
+    SIMT_HOST_READ,
+    SIMT_HOST_WRITE,
+    SIMT_HOST_ACQUIRE,
+    SIMT_HOST_RELEASE,
+    SIMT_HOST_LOOK, /* a relaxed load */
+    SIMT_HOST_SET,  /* a relaxed store */
+};
 void simt_host(struct simt_machine *m, enum simt_host_access what, const void *p, size_t size);
+void simt_host_at(struct simt_machine *m, enum simt_host_access what, const void *p, size_t size,
+                  const void *pc);
+/* Between the two a grid with `outside` stands still between two of its steps. Thread: any but the machine's.
+ */
+void simt_host_enter(struct simt_machine *m);
+void simt_host_leave(struct simt_machine *m);
+/* The host was told that the grids of this machine have ended: all that they did happened before. */
+void simt_host_joins(struct simt_machine *m);
 /* The host may write all memory that was announced: nothing of the grid's is left that is not ordered before.
  */
 void simt_host_owns_all(struct simt_machine *m);

@@ -9,7 +9,7 @@
 static struct accessor accessor(const struct host *h, enum simt_scope scope)
 {
     return (struct accessor){
-        .self = {.column = HOST_COLUMN, .epoch = h->epoch, .scope = (uint8_t)scope},
+        .self = {.column = HOST_COLUMN, .epoch = h->epoch, .scope = (uint8_t)scope, .pc = h->pc},
         .seen = h->knows.seen,
         .writes_seen = h->knows.seen,
         .own_column = HOST_COLUMN,
@@ -43,24 +43,82 @@ static void access_memory(struct simt_machine *m, const void *p, size_t size, bo
         report(m, p, size, write, &other, other_is_write);
 }
 
-void simt_host(struct simt_machine *m, enum simt_host_access what, const void *p, size_t size)
+/* What the word carries from now on: all that the host knows, or nothing. */
+static void store(struct simt_machine *m, const void *p, bool release)
 {
     struct host *h = &m->host_agent;
-    if (!SIMT_CHECKED || m->reported)
-        return;
-    bool ordered = what == SIMT_HOST_ACQUIRE || what == SIMT_HOST_RELEASE;
-    access_memory(m, p, size, what == SIMT_HOST_WRITE || what == SIMT_HOST_RELEASE,
-                  ordered ? SIMT_SYS : SIMT_WEAK);
-    if (what == SIMT_HOST_ACQUIRE)
-        memory_take_up(m, p, &h->knows);
-    if (what != SIMT_HOST_RELEASE)
-        return;
     struct knowledge k = {0};
-    knowledge_share(&m->clocks, &k, &h->knows);
-    clock_raise(&m->clocks, &k.seen, HOST_COLUMN, h->epoch);
+    if (release) {
+        knowledge_share(&m->clocks, &k, &h->knows);
+        clock_raise(&m->clocks, &k.seen, HOST_COLUMN, h->epoch);
+        h->epoch++;
+    }
     memory_give(m, p, &k);
     knowledge_drop(&m->clocks, &k);
-    h->epoch++;
+}
+
+void simt_host_at(struct simt_machine *m, enum simt_host_access what, const void *p, size_t size,
+                  const void *pc)
+{
+    if (!SIMT_CHECKED || m->reported)
+        return;
+    bool ordered = what != SIMT_HOST_READ && what != SIMT_HOST_WRITE;
+    bool write = what == SIMT_HOST_WRITE || what == SIMT_HOST_RELEASE || what == SIMT_HOST_SET;
+    m->host_agent.pc = pc;
+    access_memory(m, p, size, write, ordered ? SIMT_SYS : SIMT_WEAK);
+    if (what == SIMT_HOST_ACQUIRE)
+        memory_take_up(m, p, &m->host_agent.knows);
+    if (ordered && write)
+        store(m, p, what == SIMT_HOST_RELEASE);
+}
+
+void simt_host(struct simt_machine *m, enum simt_host_access what, const void *p, size_t size)
+{
+    simt_host_at(m, what, p, size, NULL);
+}
+
+void simt_host_joins(struct simt_machine *m)
+{
+    memory_forget(m);
+    host_forget(m);
+    shadow_reset(m->shadow, 0);
+}
+
+void simt_host_enter(struct simt_machine *m)
+{
+    struct door *d = &m->door;
+    pthread_mutex_lock(&d->turnstile);
+    atomic_store(&d->waits, true);
+    pthread_mutex_lock(&d->inside);
+    atomic_store(&d->waits, false);
+    pthread_mutex_unlock(&d->turnstile);
+}
+
+void simt_host_leave(struct simt_machine *m)
+{
+    pthread_mutex_unlock(&m->door.inside);
+}
+
+void host_shut(struct simt_machine *m)
+{
+    pthread_mutex_lock(&m->door.inside);
+}
+
+void host_open(struct simt_machine *m)
+{
+    pthread_mutex_unlock(&m->door.inside);
+}
+
+void host_let_in(struct simt_machine *m)
+{
+    struct door *d = &m->door;
+    if (!atomic_load_explicit(&d->waits, memory_order_relaxed))
+        return;
+    pthread_mutex_unlock(&d->inside);
+    pthread_mutex_lock(
+        &d->turnstile); /* the host is in then; without it this thread would be the first again */
+    pthread_mutex_unlock(&d->turnstile);
+    pthread_mutex_lock(&d->inside);
 }
 
 void simt_host_owns_all(struct simt_machine *m)

@@ -8,6 +8,9 @@
 #include "fiber.h"
 #include "shadow.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #ifndef SIMT_SM
 #define SIMT_SM 90 /* simt_host.h requires one; the emulator handles both generations */
 #endif
@@ -130,7 +133,15 @@ struct released {
 struct host {
     struct knowledge knows;
     uint32_t epoch;
+    const void *pc;          /* the place of its newest access, or NULL */
     struct simt_report late; /* what it did wrong after the run */
+};
+
+/* Where a host on another thread comes in, between two steps of a grid. */
+struct door {
+    pthread_mutex_t inside;    /* the run has it, and leaves it to a host */
+    pthread_mutex_t turnstile; /* a host has it until it is in */
+    _Atomic bool waits;        /* a host does */
 };
 
 struct machine_launch {
@@ -150,6 +161,7 @@ struct machine_launch {
 struct simt_machine {
     struct fiber host;
     struct host host_agent;
+    struct door door;
     bool runs;
     struct machine_launch launch;
     struct thread *threads; /* threads of the resident blocks; only grows */
@@ -226,6 +238,10 @@ struct knowledge thread_release(struct simt_machine *m, struct thread *t);
 /* host.c */
 bool host_turn(struct simt_machine *m); /* lets the host act; false: it had nothing to do */
 void host_forget(struct simt_machine *m);
+/* For a run with `outside`: the door is the run's between the first two, but for hosts that are let in. */
+void host_shut(struct simt_machine *m);
+void host_open(struct simt_machine *m);
+void host_let_in(struct simt_machine *m);
 
 /* copies.c */
 bool copies_land_one(struct simt_machine *m); /* false: none in flight */

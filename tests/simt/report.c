@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 extern const struct simt_site __start_simt_sites[], __stop_simt_sites[];
 extern const struct simt_kernel __start_simt_kernels[], __stop_simt_kernels[];
@@ -60,8 +61,10 @@ static void print_line(const char *what, const void *pc, FILE *to)
     Dl_info info;
     if (!pc || !dladdr(pc, &info) || !info.dli_fname)
         return;
-    char command[600], line[400];
-    snprintf(command, sizeof command, "addr2line -i -e '%s' %#lx 2>/dev/null", info.dli_fname,
+    char command[600], line[400], program[40];
+    snprintf(program, sizeof program, "/proc/%d/exe", getpid()); /* a program may have any name for itself */
+    snprintf(command, sizeof command, "addr2line -i -e '%s' %#lx 2>/dev/null",
+             strchr(info.dli_fname, '/') ? info.dli_fname : program,
              (unsigned long)((uintptr_t)pc - 1 - (uintptr_t)info.dli_fbase));
     FILE *f = popen(command, "r");
     while (f && fgets(line, sizeof line, f))

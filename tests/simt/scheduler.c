@@ -285,6 +285,16 @@ uint64_t machine_time(struct simt_machine *m)
     return c->ns;
 }
 
+/* Sleeps; a host on another thread may act meanwhile. */
+static void sleep_outside(struct simt_machine *m, long ns)
+{
+    if (m->launch.outside)
+        host_open(m);
+    nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+    if (m->launch.outside)
+        host_shut(m);
+}
+
 /* All wait for the host, or for the timer: the host gets the processor, the timer moves on. */
 static void nap(struct simt_machine *m)
 {
@@ -293,7 +303,7 @@ static void nap(struct simt_machine *m)
         m->slept_ns += 1000000ull << (n < 10 ? n : 10);
     } else {
         uint64_t before = real_ns();
-        nanosleep(&(struct timespec){.tv_nsec = n < 40 ? NAP_NS << n / 8 : 20 * NAP_NS}, NULL);
+        sleep_outside(m, n < 40 ? NAP_NS << n / 8 : 20 * NAP_NS);
         m->clock.napped_ns += real_ns() - before;
     }
     m->host_polled = m->time_polled = false;
@@ -343,7 +353,8 @@ static bool goes_on(struct simt_machine *m)
         lose_block(m);
     bool stuck = o->stuck_at && steps >= o->stuck_at;
     while (stuck && !atomic_load_explicit(&o->stop, memory_order_acquire))
-        nanosleep(&(struct timespec){.tv_nsec = 20 * NAP_NS}, NULL);
+        sleep_outside(m, 20 * NAP_NS);
+    host_let_in(m);
     if (atomic_load_explicit(&o->stop, memory_order_relaxed))
         report_note(m, "stopped", "from outside");
     return !m->reported;
@@ -468,8 +479,10 @@ struct simt_machine *simt_open(void)
         free(m);
         m = NULL;
     }
-    if (m)
-        memory_find_constants(m);
+    if (!m)
+        return NULL;
+    memory_find_constants(m);
+    m->door = (struct door){.inside = PTHREAD_MUTEX_INITIALIZER, .turnstile = PTHREAD_MUTEX_INITIALIZER};
     return m;
 }
 
@@ -527,7 +540,7 @@ static bool set_up_launch(struct simt_machine *m, const struct simt_launch *laun
     return true;
 }
 
-int simt_run(struct simt_machine *m, const struct simt_launch *launch, struct simt_report *report)
+static int run(struct simt_machine *m, const struct simt_launch *launch, struct simt_report *report)
 {
     const struct simt_kernel *k = launch->kernel;
     *report = (struct simt_report){0};
@@ -562,6 +575,16 @@ int simt_run(struct simt_machine *m, const struct simt_launch *launch, struct si
     report->steps = m->steps;
     tear_down(m);
     return m->reported ? -1 : 0;
+}
+
+int simt_run(struct simt_machine *m, const struct simt_launch *launch, struct simt_report *report)
+{
+    if (!launch->outside)
+        return run(m, launch, report);
+    host_shut(m);
+    int rc = run(m, launch, report);
+    host_open(m);
+    return rc;
 }
 
 uint32_t simt_emu_thread(void)

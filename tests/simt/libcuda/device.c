@@ -49,6 +49,7 @@ void emulated_settings_read(void)
     emulated.settings.memory_bytes = emulated_number("SIMT_MEMORY_MB", 64) << 20;
     emulated.settings.time_limit = emulated_number("SIMT_TIME_LIMIT", 0) != 0;
     emulated.settings.local_bytes = (uint32_t)emulated_number("SIMT_LOCAL", 0);
+    emulated.settings.host_mute = getenv("SIMT_HOST_MUTE") ? atol(getenv("SIMT_HOST_MUTE")) : -1;
     emulated.settings.takes_cubins = emulated_number("SIMT_CUBINS", 0) != 0;
     emulated.settings.integrated = emulated_number("SIMT_INTEGRATED", 0) != 0;
     emulated.settings.pins_managed = emulated_number("SIMT_MANAGED", 0) != 0;
@@ -95,7 +96,10 @@ int call_begin_alone(const char *call)
     }
     while (emulated.n_grids && !emulated.sticky)
         pthread_cond_wait(&emulated.changed, &emulated.lock);
-    return emulated.sticky ? call_end(emulated.sticky) : 0;
+    if (emulated.sticky)
+        return call_end(emulated.sticky);
+    host_joins_all();
+    return 0;
 }
 
 void emulated_poison(int result)
@@ -145,6 +149,7 @@ int cuInit(unsigned flags)
         return RESULT_INVALID_VALUE;
     pthread_mutex_lock(&emulated.lock);
     emulated_settings_read();
+    host_watch_find();
     int result = fault_due(FAULT_INIT);
     emulated.initialised = !result;
     return call_end(result);

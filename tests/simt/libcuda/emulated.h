@@ -117,6 +117,7 @@ struct stream {
     struct graph *capture;
     pthread_t capturer;
     bool capture_failed, ends;
+    bool unjoined; /* a grid ran here of whose end the program was not told */
 };
 
 struct emulated {
@@ -140,6 +141,7 @@ struct emulated {
         enum simt_schedule schedule;
         int mute, time_limit, integrated;
         uint32_t local_bytes;
+        long host_mute; /* offset of a word, or -1: see host.c */
         bool takes_cubins;
         bool pins_managed; /* reports pinned memory as managed */
     } settings;
@@ -175,6 +177,12 @@ bool streams_captured_here(void);  /* this thread is capturing: it may not alloc
 void stream_end(struct stream *s); /* ends and joins the thread; releases the lock meanwhile */
 void work_free(struct work *first);
 struct work *work_copy(const struct work *w);
+
+/* host.c */
+void host_watch_find(void);
+void host_watch_pinned(const struct buffer *b); /* was allocated */
+void host_joins(struct stream *s);              /* the program is told that the stream is idle */
+void host_joins_all(void);
 
 /* grid.c */
 void grid_run(struct stream *s, const struct work *w); /* without the lock */

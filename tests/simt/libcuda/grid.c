@@ -9,11 +9,12 @@ void grid_run(struct stream *s, const struct work *w)
 {
     struct simt_report report = {.steps = 0};
     int fault_result = 0, nothing = 0;
+    pthread_mutex_lock(&emulated.lock);
     if (!s->machine)
         s->machine = simt_open();
-    pthread_mutex_lock(&emulated.lock);
     if (s->machine)
         buffers_map(s->machine);
+    s->unjoined = true;
     uint64_t number = emulated.n_launches++;
     pthread_mutex_unlock(&emulated.lock);
     s->outside.armed = fault_is_armed;

@@ -69,6 +69,8 @@ static int buffer_open(char **memory, size_t bytes, bool is_host, bool is_mapped
     b->next = emulated.buffers;
     emulated.buffers = b;
     emulated.used_bytes += is_host ? 0 : bytes;
+    if (is_mapped && is_host)
+        host_watch_pinned(b);
     *memory = b->memory;
     return CUDA_SUCCESS;
 }

@@ -120,8 +120,9 @@ static void *run_stream(void *context)
         free(w);
         pthread_cond_broadcast(&emulated.changed);
     }
-    pthread_mutex_unlock(&emulated.lock);
     simt_close(s->machine);
+    s->machine = NULL;
+    pthread_mutex_unlock(&emulated.lock);
     return NULL;
 }
 
@@ -199,6 +200,8 @@ int cuStreamSynchronize(void *stream)
         pthread_cond_wait(&emulated.changed, &emulated.lock);
         result = emulated.sticky;
     }
+    if (!result && !emulated.sticky)
+        host_joins(s);
     return call_end(result ? result : emulated.sticky);
 }
 
@@ -216,6 +219,8 @@ int cuStreamQuery(void *stream)
         emulated_poison(result);
     else if (!stream_idle(s))
         result = CUDA_NOT_READY;
+    else
+        host_joins(s);
     return call_end(result);
 }
 
