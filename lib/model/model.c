@@ -11,18 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PART_NAME 40 /* "blk.255.attn_output.weight" is the longest */
-
-struct model {
-    struct gguf *gguf;
-    const struct arch *arch;
-    struct model_config config;
-    uint32_t n_tensors, n_weights;
-    struct weight *weights;        /* weight i is tensor i of the file; then the parts of fused tensors */
-    char (*part_names)[PART_NAME]; /* [n_weights - n_tensors] */
-    float *rope_factors[2];        /* config.kinds[0].rope's factors point here */
-};
-
 #define ARCHS(X)                                                                                             \
     X(llama, "llama")                                                                                        \
     X(qwen2, "qwen2")                                                                                        \
@@ -151,16 +139,12 @@ static void name_quantization(struct model *m)
 
 /* Weights. */
 
-/* q, its gate, k, v and the biases of q, k and v, gate, up; of experts: gate, up; or attn_kv_a, attn_k_rope
- */
-#define PARTS_PER_LAYER 12
-
 static int list_weights(struct model *m, struct error *err)
 {
     size_t n = gguf_n_tensors(m->gguf);
     if (n == 0 || n >= MODEL_NO_WEIGHT)
         return error_set(err, -EBADMSG, "%s: %zu tensors: not a model that can run", gguf_path(m->gguf), n);
-    size_t n_parts = (size_t)m->config.n_layers * PARTS_PER_LAYER;
+    size_t n_parts = (size_t)m->config.n_layers * MODEL_LAYER_PARTS;
     m->weights = calloc(n + n_parts, sizeof *m->weights);
     m->part_names = calloc(n_parts, sizeof *m->part_names);
     if (!m->weights || !m->part_names)
@@ -192,140 +176,6 @@ uint32_t model_find_weight(const struct model *m, const char *name)
             return i;
     const struct gguf_tensor *t = gguf_find_tensor(m->gguf, name);
     return t ? (uint32_t)(t - gguf_tensor_at(m->gguf, 0)) : MODEL_NO_WEIGHT;
-}
-
-/* Adds rows [first, first + n) of a tensor, or values of a vector, as a weight "blk.<layer>.<box>". */
-static void add_part(struct model *m, uint32_t tensor, uint32_t layer, const char *box, uint32_t first,
-                     uint32_t n)
-{
-    const struct weight *whole = &m->weights[tensor];
-    struct weight *part = &m->weights[m->n_weights];
-    char *name = m->part_names[m->n_weights - m->n_tensors];
-    bool vector = whole->n == 1;
-    (void)snprintf(name, PART_NAME, "blk.%u.%s", layer, box);
-    *part = (struct weight){.name = name, .type = whole->type, .n_experts = 1, .tensor = tensor};
-    part->n = vector ? 1 : n;
-    part->k = vector ? n : whole->k;
-    size_t row = vector ? quant_size(whole->type, 1) : quant_size(whole->type, whole->k);
-    part->at = first * row;
-    part->size = n * row;
-    m->n_weights++;
-}
-
-/* Adds one half of a tensor whose rows are runs of `run` of the first half, then as many of the second: rows
- * from `first` on, `n` of them, of n_experts matrices. */
-static void add_half(struct model *m, uint32_t tensor, uint32_t layer, const char *box, uint32_t first,
-                     uint32_t run, uint32_t n, uint32_t n_experts)
-{
-    add_part(m, tensor, layer, box, first, n);
-    struct weight *part = &m->weights[m->n_weights - 1];
-    part->run = run;
-    part->every = 2 * run;
-    part->n_experts = n_experts;
-}
-
-static uint32_t layer_tensor(const struct model *m, uint32_t layer, const char *box)
-{
-    char name[PART_NAME];
-    (void)snprintf(name, sizeof name, "blk.%u.%s", layer, box);
-    const struct gguf_tensor *t = gguf_find_tensor(m->gguf, name);
-    return t ? (uint32_t)(t - gguf_tensor_at(m->gguf, 0)) : MODEL_NO_WEIGHT;
-}
-
-/* Adds the queries, and the gates of their heads: the rows of a head's query stand before those of its gate.
- */
-static void split_queries(struct model *m, uint32_t tensor, uint32_t layer)
-{
-    const struct model_attention *kind = &m->config.kinds[m->config.layers[layer].kind];
-    uint32_t n = kind->n_heads * kind->head_dim;
-    add_half(m, tensor, layer, "attn_q.weight", 0, kind->head_dim, n, 1);
-    add_half(m, tensor, layer, "attn_q_gate.weight", kind->head_dim, kind->head_dim, n, 1);
-}
-
-/* Adds q, k and v of the fused tensor attn_qkv (weight or bias): rows of all query heads, then keys, values.
- */
-static void split_qkv(struct model *m, uint32_t layer, const char *suffix)
-{
-    const struct model_attention *kind = &m->config.kinds[m->config.layers[layer].kind];
-    uint32_t n[3] = {kind->n_heads * kind->head_dim, kind->n_kv_heads * kind->head_dim};
-    n[2] = n[1];
-    bool gates = m->config.gated_attention;
-    if (gates && strcmp(suffix, "weight") != 0)
-        return;
-    n[0] *= gates ? 2 : 1;
-    char box[32];
-    (void)snprintf(box, sizeof box, "attn_qkv.%s", suffix);
-    uint32_t fused = layer_tensor(m, layer, box);
-    if (fused == MODEL_NO_WEIGHT || !quant_traits(m->weights[fused].type))
-        return;
-    const struct weight *w = &m->weights[fused];
-    if ((w->n == 1 ? w->k : w->n) != n[0] + n[1] + n[2])
-        return; /* then attn_q is missing */
-    if (gates)
-        split_queries(m, fused, layer);
-    for (uint32_t i = gates, at = gates * n[0]; i < 3; at += n[i++]) {
-        (void)snprintf(box, sizeof box, "attn_%c.%s", "qkv"[i], suffix);
-        add_part(m, fused, layer, box, at, n[i]);
-    }
-}
-
-/* Adds the two parts of attn_kv_a_mqa: the rows of what is compressed, then those of the rotated key. */
-static void split_latent(struct model *m, uint32_t layer)
-{
-    const struct model_latent *l = &m->config.latent;
-    uint32_t fused = layer_tensor(m, layer, "attn_kv_a_mqa.weight");
-    if (!l->rank || fused == MODEL_NO_WEIGHT || m->weights[fused].n != l->rank + l->rotated ||
-        !quant_traits(m->weights[fused].type))
-        return; /* then attn_kv_a is missing */
-    add_part(m, fused, layer, "attn_kv_a.weight", 0, l->rank);
-    add_part(m, fused, layer, "attn_k_rope.weight", l->rank, l->rotated);
-}
-
-/* Adds gate and up of an ffn_up that has the rows of both, gate's first. */
-static void split_gate_up(struct model *m, uint32_t layer)
-{
-    uint32_t fused = layer_tensor(m, layer, "ffn_up.weight"), n_ff = m->config.layers[layer].n_ff;
-    if (fused == MODEL_NO_WEIGHT || m->weights[fused].n != 2 * n_ff ||
-        layer_tensor(m, layer, "ffn_gate.weight") != MODEL_NO_WEIGHT || !quant_traits(m->weights[fused].type))
-        return;
-    add_part(m, fused, layer, "ffn_gate.weight", 0, n_ff);
-    add_part(m, fused, layer, "ffn_up.weight", n_ff, n_ff);
-}
-
-/* Adds gate and up of the experts, whose rows stand in one tensor: of each expert gate's first. */
-static void split_experts(struct model *m, uint32_t layer)
-{
-    const struct model_experts *e = &m->config.experts;
-    uint32_t fused = layer_tensor(m, layer, "ffn_gate_up_exps.weight"), n = e->n_experts * e->n_ff;
-    if (fused == MODEL_NO_WEIGHT || !n || m->weights[fused].n != 2 * n ||
-        m->weights[fused].n_experts != e->n_experts || !quant_traits(m->weights[fused].type))
-        return;
-    add_half(m, fused, layer, "ffn_gate_exps.weight", 0, e->n_ff, n, e->n_experts);
-    add_half(m, fused, layer, "ffn_up_exps.weight", e->n_ff, e->n_ff, n, e->n_experts);
-}
-
-static void split_attention(struct model *m, uint32_t layer)
-{
-    const struct model_attention *kind = &m->config.kinds[m->config.layers[layer].kind];
-    uint32_t q = layer_tensor(m, layer, "attn_q.weight");
-    if (q == MODEL_NO_WEIGHT) {
-        split_qkv(m, layer, "weight");
-        split_qkv(m, layer, "bias");
-    } else if (m->config.gated_attention && quant_traits(m->weights[q].type) &&
-               m->weights[q].n == 2 * kind->n_heads * kind->head_dim) {
-        split_queries(m, q, layer);
-    }
-}
-
-static void split_fused(struct model *m)
-{
-    for (uint32_t i = 0; i < m->config.n_layers; i++) {
-        if (!m->config.layers[i].recurrent)
-            split_attention(m, i);
-        split_gate_up(m, i);
-        split_experts(m, i);
-        split_latent(m, i);
-    }
 }
 
 /* Checks that Hearth can compute with this weight: matrices have whole blocks, vectors are F32. */
@@ -431,7 +281,7 @@ static int read_vocab(struct model *m, struct error *err)
     c->tied = model_find_weight(m, "output.weight") == MODEL_NO_WEIGHT;
     if (c->tied && m->arch->untied)
         return error_set(err, -EBADMSG, "%s: tensor output.weight is missing", gguf_path(m->gguf));
-    split_fused(m);
+    model_split_fused(m);
     return read_rope_factors(m, err);
 }
 
@@ -527,22 +377,6 @@ uint32_t model_n_weights(const struct model *m)
 const struct weight *model_weight(const struct model *m, uint32_t index)
 {
     return index < m->n_weights ? &m->weights[index] : NULL;
-}
-
-int model_read_weight(const struct model *m, uint32_t index, size_t at, void *out, size_t n,
-                      struct error *err)
-{
-    const struct weight *w = &m->weights[index];
-    const struct gguf_tensor *t = gguf_tensor_at(m->gguf, w->tensor);
-    if (!w->run)
-        return gguf_read(m->gguf, t, w->at + at, out, n, err);
-    size_t row = quant_size(w->type, w->k), run = w->run * row;
-    int rc = 0;
-    for (size_t part; rc == 0 && n > 0; at += part, n -= part, out = (uint8_t *)out + part) {
-        part = run - at % run < n ? run - at % run : n;
-        rc = gguf_read(m->gguf, t, w->at + at / run * w->every * row + at % run, out, part, err);
-    }
-    return rc;
 }
 
 static struct kv_layout kind_layout(const struct model_config *c, uint32_t kind, uint32_t kv_type)

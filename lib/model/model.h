@@ -41,10 +41,15 @@ struct weight {
     uint32_t type;    /* enum quant_type */
     uint32_t n, k;
     uint32_t n_experts;  /* 1: one matrix */
-    size_t size;         /* bytes in the file */
+    size_t size;         /* bytes */
     uint32_t tensor;     /* its index in the file; it may be fused (attn_qkv) */
-    size_t at;           /* byte of the first row in that tensor */
-    uint32_t run, every; /* `run` rows of every `every` are this weight's; 0: all rows */
+    struct weight_rows { /* the rows of that tensor that it has, in this order: `n` rows of this piece, */
+        uint32_t first, run, every, n; /* row i is first + i / run * every + i % run */
+    } rows[3];
+    uint32_t n_pieces; /* 0: it is the tensor */
+    /* It has the matrix of each expert transposed: rows[0] are those of the tensor from which its columns
+     * are made. Its type is the tensor's where that is one of floats, else F32. */
+    bool transposed;
 };
 
 /* The mixture of experts of a model's layers; n_experts 0: none. */

@@ -15,7 +15,8 @@ enum variant_kind {
     VARIANT_BOOL, /* u32: 0 or 1 */
     VARIANT_STR,
     VARIANT_DROP_TENSOR,
-    VARIANT_TENSOR, /* sets or adds a tensor: type, cols x rows; data is kept as far as it goes, then 0 */
+    VARIANT_TENSOR, /* sets or adds a tensor: type, cols x rows; its data is `bytes`, or else kept as far as
+                       it goes, then 0 */
     VARIANT_FLIP,   /* flips the first bit of a tensor's data */
 };
 
@@ -26,6 +27,7 @@ struct variant_edit {
     float f32;
     const char *str;
     uint64_t cols, rows, experts; /* experts 0: one matrix */
+    const void *bytes;            /* of a tensor; NULL: not set */
 };
 
 /* f(base, EDITS(DROP_KEY("a"), SET_U32("b", 1))): the edits and their number. */
@@ -127,7 +129,10 @@ static inline void variant_put_tensor(struct variant *v, const struct gguf *g, c
     gguf_write_tensor(&v->w, set ? e->name : old->name, type, ne[2] > 1 ? 3 : ne[1] > 1 ? 2 : 1, ne, size);
     size_t at = v->data.n, kept = old && old->size < size ? old->size : old ? size : 0;
     void *bytes = old ? tensor_bytes(g, old) : NULL;
-    put(&v->data, bytes, kept);
+    if (set && e->bytes)
+        put(&v->data, e->bytes, size);
+    else
+        put(&v->data, bytes, kept);
     free(bytes);
     while (v->data.n < at + size)
         put(&v->data, "", 1);

@@ -1,7 +1,8 @@
 /* deepseek2.c - DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash: all heads attend to one compressed row per
  * token (MLA), whose matrices are absorbed: attn_k_b moves a query to the compressed space, attn_v_b moves
- * what it has gathered back. The first layers are dense; in the others experts are chosen, perhaps in groups,
- * perhaps with a bias, and shared experts compute every row. */
+ * what it has gathered back. Older files have both in attn_kv_b (weight_parts.c). The first layers are dense;
+ * in the others experts are chosen, perhaps in groups, perhaps with a bias, and shared experts compute every
+ * row. */
 #include "arch.h"
 #include "model/config_reader.h"
 
@@ -22,13 +23,29 @@ static void configure_scores(struct config_reader *r, struct model_attention *ki
     kind->scale = (float)(growth * growth / sqrt(key_length));
 }
 
-static int configure(struct config_reader *r, struct model_config *c)
+/* Lengths of a head's keys and values. Older files do not absorb the matrices (attn_kv_b): their lengths are
+ * those of the heads, not of the cache, which Hearth keeps compressed all the same. */
+static uint32_t read_lengths(struct config_reader *r, struct model_config *c)
 {
     struct model_latent *l = &c->latent;
     uint32_t key_length = 0;
+    config_u32(r, "attention.key_length_mla", &key_length);
+    config_u32(r, "attention.value_length_mla", &l->value_dim);
+    bool absorbed = key_length || l->value_dim;
+    config_need_u32(r, absorbed ? "attention.key_length_mla" : "attention.key_length", &key_length);
+    config_need_u32(r, absorbed ? "attention.value_length_mla" : "attention.value_length", &l->value_dim);
+    if (!absorbed && l->rank < MODEL_MAX_HEAD_DIM) {
+        c->head_dim = c->kinds[0].head_dim = l->rank + c->kinds[0].rope.dim;
+        c->n_kv_heads = c->kinds[0].n_kv_heads = 1;
+    }
+    return key_length;
+}
+
+static int configure(struct config_reader *r, struct model_config *c)
+{
+    struct model_latent *l = &c->latent;
     config_need_u32(r, "attention.kv_lora_rank", &l->rank);
-    config_need_u32(r, "attention.key_length_mla", &key_length);
-    config_need_u32(r, "attention.value_length_mla", &l->value_dim);
+    uint32_t key_length = read_lengths(r, c);
     config_u32(r, "attention.q_lora_rank", &l->q_rank);
     if (r->rc < 0)
         return r->rc;

@@ -295,10 +295,10 @@ Test(model, of_phi3_has_the_parts_of_its_fused_tensors)
     const struct weight *up = model_weight(m, model_find_weight(m, "blk.1.ffn_up.weight"));
     cr_assert(q && v && up && q->tensor == v->tensor);
     cr_assert_eq(q->n, c->n_heads * c->head_dim);
-    cr_assert_eq(q->at, 0);
-    cr_assert_eq(v->at + v->size, gguf_tensor_at(model_gguf(m), v->tensor)->size);
+    cr_assert_eq(q->rows[0].first, 0);
+    cr_assert_eq(v->rows[0].first + v->n, gguf_tensor_at(model_gguf(m), v->tensor)->ne[1]);
     cr_assert_eq(up->n, c->n_ff);
-    cr_assert_eq(up->at, up->size);
+    cr_assert_eq(up->rows[0].first, up->n);
     model_close(m);
 }
 

@@ -158,7 +158,7 @@ Test(recurrent, experts_whose_gate_and_up_are_one_tensor_have_both, .init = make
         0, "%s", err.text);
     const struct weight *up = model_weight(m, model_find_weight(m, "blk.0.ffn_up_exps.weight"));
     cr_assert(up && up->n == 8 * 160 && up->k == 256 && up->n_experts == 8);
-    cr_assert(up->run == 160 && up->every == 320 && up->at == 160 * quant_size(QUANT_Q8_0, 256));
+    cr_assert(up->rows[0].run == 160 && up->rows[0].every == 320 && up->rows[0].first == 160);
     model_close(m);
 }
 
