@@ -7,7 +7,8 @@
 # --first: the first minute on a new machine. --report: writes the report again from DIR/parts, of a run that was killed.
 # --plan: runs nothing, prints the seconds planned for each part, and fails if they are more than the budget.
 # HEARTH_LIBCUDA: another driver, for example the emulated one, which gives no figures. GPU_PATIENCE: factor for all time
-# limits. GPU_TOOLS: a folder of nvidia-smi, dmesg, compute-sanitizer, ncu, before those of the machine. TMPDIR: holds models of up to 5 GB until the end.
+# limits. GPU_ARCHIVE: a file that has all of DIR, as tar and gzip make it, renewed after each part: for a machine that
+# gives few files back. GPU_TOOLS: a folder of nvidia-smi, dmesg, compute-sanitizer, ncu, before those of the machine. TMPDIR: holds models of up to 5 GB until the end.
 set -u
 usage="usage: check.sh DIR [--first|--report|--plan]"
 [ $# -ge 1 ] || { echo "$usage" >&2; exit 2; }
@@ -48,6 +49,11 @@ own() {
 
 report() {
     own "$bin/gpu_report" "$work" "$out"
+    reported=$?
+    if [ -n "${GPU_ARCHIVE:-}" ] && [ -z "$plan" ]; then
+        tar -czf "$GPU_ARCHIVE.new" -C "$out/.." "${out##*/}" && mv "$GPU_ARCHIVE.new" "$GPU_ARCHIVE"
+    fi
+    return $reported
 }
 
 if [ -n "$again" ]; then
@@ -167,11 +173,12 @@ data=$here/data
 [ -d "$data" ] || data=$here/../data
 [ -n "$plan" ] || health before
 
-part device figure 10 "$bin/gpu_bench" device
+# The first part has the driver compile every kernel, for the cache that all share: half a minute of one core.
+part device figure 30 "$bin/gpu_bench" device
 part first right 10 "$bin/gpu_bench" first
 part echo figure 6 "$bin/gpu_bench" echo
 part selftest right 8 "$bin/gpu_bench" selftest
-part decoder right 40 "$bin/gpu_witness" first "$data" 6
+part decoder right 20 "$bin/gpu_witness" first "$data" 6
 [ -n "$first" ] || part product figure 30 "$bin/gpu_bench" product
 [ -n "$first" ] || part attention figure 15 "$bin/gpu_bench" attention
 part hop figure 8 "$bin/gpu_bench" hop

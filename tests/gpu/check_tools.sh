@@ -45,8 +45,9 @@ check_tools() {
         with_tool "sanitizer-$check" "sanitizer-$check.txt" "$sanitizer" --tool "$check" --error-exitcode 9 --print-limit 20 \
             --log-file "$out/sanitizer-$check.txt" "$bin/gpu_witness" tokens "$model" 1 2 1
     done
-    # ncu runs a kernel several times: the resident one, which talks with the host, cannot be; its nodes can.
+    # ncu runs a kernel several times: the resident one, which talks with the host, cannot be; its nodes can. The device's
+    # clocks are left alone: it may be lent.
     [ -n "$plan" ] || profiler=$(tool ncu)
-    [ -z "$profiler" ] || with_tool ncu ncu.txt "$profiler" --launch-skip 20 --launch-count 20 --log-file "$out/ncu.txt" \
+    [ -z "$profiler" ] || with_tool ncu ncu.txt "$profiler" --clock-control none --launch-skip 20 --launch-count 20 --log-file "$out/ncu.txt" \
         "$bin/hearthd" bench --config /dev/null --json --model "$model" --backend cuda --executor eager --n-ctx 128 -p 6 -n 2 -b 1 -r 1
 }
