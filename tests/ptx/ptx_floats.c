@@ -1,7 +1,7 @@
 /* ptx_floats.c - compares the conversions, comparisons and arithmetic of ptx_machine.h with the host's wider
  * types: every f16, and floats of every exponent and sign with fractions that round down, up, to even and
- * over. These are all float instructions of the shipped PTX: none is approximate, and one, fma, has a form
- * that flushes. Prints what differs; exit code 0: nothing. */
+ * over; and integers of every length. These are all float instructions of the shipped PTX: none is
+ * approximate, and one, fma, has a form that flushes. Prints what differs; exit code 0: nothing. */
 #define SIMT_SM 90
 #include "ptx/ptx_machine.h"
 
@@ -53,6 +53,45 @@ static void check_f16(void)
         uint16_t ours = ptx_cvt_rn_f16_f32(f);
         check(isnan(f) ? ours == 0x7fff : ours == v.bits, "cvt.rn.f16.f32", ptx_bits(f), ours);
     }
+}
+
+/* v rounded to 24 bits by integers alone, ties to even. */
+static float nearest(uint64_t v)
+{
+    int below = v >> 24 ? 40 - __builtin_clzll(v) : 0; /* bits that no float of its size has */
+    uint64_t kept = v >> below, rest = v - (kept << below), half = below ? UINT64_C(1) << (below - 1) : 1;
+    return ldexpf((float)(kept + (rest > half || (rest == half && kept % 2))), below);
+}
+
+static void check_from_integer(uint64_t v)
+{
+    uint32_t low = (uint32_t)v, high = (uint32_t)(v >> 32);
+    int32_t s = (int32_t)low;
+    int16_t h = (int16_t)low;
+    float magnitude = nearest(s < 0 ? 0u - low : low);
+    check(same(ptx_cvt_rn_f32_u64(v), nearest(v)), "cvt.rn.f32.u64", low, high);
+    check(same(ptx_cvt_rn_f32_s64((int64_t)v), (int64_t)v < 0 ? -nearest(0 - v) : nearest(v)),
+          "cvt.rn.f32.s64", low, high);
+    check(same(ptx_cvt_rn_f32_u32(low), nearest(low)), "cvt.rn.f32.u32", low, 0);
+    check(same(ptx_cvt_rn_f32_s32(s), s < 0 ? -magnitude : magnitude), "cvt.rn.f32.s32", low, 0);
+    check(same(ptx_cvt_rn_f32_u16((uint16_t)low), nearest(low & 0xffff)), "cvt.rn.f32.u16", low, 0);
+    check(same(ptx_cvt_rn_f32_s16(h), h < 0 ? -nearest((uint64_t)-h) : nearest((uint64_t)h)),
+          "cvt.rn.f32.s16", low, 0);
+}
+
+/* Integers of every length, with the fractions of floats about each place where they round. */
+static void check_from_integers(void)
+{
+    for (int length = 1; length <= 64; length++)
+        for (size_t i = 0; i < N_FRACTIONS; i++)
+            for (int64_t away = -3; away <= 3; away++) {
+                uint64_t v =
+                    (UINT64_C(1) << (length - 1)) + (((uint64_t)fractions[i] << 41) >> (64 - length));
+                check_from_integer(v + (uint64_t)away);
+                uint64_t half = length > 24 ? UINT64_C(1) << (length - 25) : 0;
+                check_from_integer(v + half + (uint64_t)away);
+                check_from_integer(0 - v - half + (uint64_t)away);
+            }
 }
 
 /* f cut or rounded in double, which holds every float and every integer of 32 bits. */
@@ -170,6 +209,7 @@ static void check_words(uint32_t a)
 int main(void)
 {
     check_f16();
+    check_from_integers();
     for (size_t i = 0; i < N_FLOATS; i++) {
         check_integers(float_at(i));
         check_one(float_at(i));
