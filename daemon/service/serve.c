@@ -285,6 +285,16 @@ static void say_chat_format(const struct serve *s)
         log_info("chat format: %s", format);
 }
 
+static void say_memory(const struct loader *l)
+{
+    struct backend_info info;
+    char line[256];
+
+    executor_info(l->runtime.executor, &info);
+    serve_memory_line(&info, line, sizeof line);
+    log_info("%s", line);
+}
+
 static void start_line(struct serve *s, char *line, size_t room)
 {
     struct loader *l = loaded(s, 0);
@@ -297,6 +307,7 @@ static void start_line(struct serve *s, char *line, size_t room)
         log_info("%s", l->runtime.why);
     serve_start_line(&facts, line, room);
     log_info("%s", line);
+    say_memory(l);
     say_chat_format(s);
 }
 

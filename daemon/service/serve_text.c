@@ -1,4 +1,5 @@
 #include "serve_text.h"
+#include "backend/backend.h"
 #include "model/model.h"
 #include "runtime.h"
 
@@ -7,7 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define BAR_WIDTH 40
+#define BAR_WIDTH  40
+#define MIB(bytes) ((double)(bytes) / (1 << 20))
 
 static bool bar_shown;
 
@@ -34,6 +36,21 @@ void serve_start_line(const struct serve_facts *facts, char *out, size_t room)
     snprintf(out, room, "listening on %s · %s · %s · %u slot%s × %s", facts->where,
              model_config(facts->runtime->model)->name, device, facts->slots, facts->slots == 1 ? "" : "s",
              serve_grouped(facts->n_ctx, n_ctx));
+}
+
+/* A cache of windows keeps more tokens: those of its pages are counted. */
+void serve_memory_line(const struct backend_info *info, char *out, size_t room)
+{
+    uint64_t windows = info->n_windows * info->window_bytes;
+    uint64_t page = kv_page_size(&info->kv) - info->window_bytes;
+    char tokens[32], states[64] = "";
+
+    if (info->state_bytes)
+        snprintf(states, sizeof states, ", recurrent states %.1f MiB", MIB(info->state_bytes));
+    snprintf(out, room, "memory: weights %.1f MiB, KV cache %.1f MiB for %s tokens%s, activations %.1f MiB",
+             MIB(info->weights_bytes), MIB(info->n_pages * page + windows),
+             serve_grouped((uint64_t)info->n_pages * KV_PAGE_TOKENS, tokens), states,
+             MIB(info->scratch_bytes));
 }
 
 /* "http://0.0.0.0:8080" listens everywhere, but is nothing to connect to. */

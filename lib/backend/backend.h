@@ -111,6 +111,7 @@ struct backend_info {
     uint64_t weights_sum; /* of all that was read of the model's file: see model_hash() */
     const char *kv_order; /* order inside its tiles: pages are exchanged only between equal orders */
     uint64_t memory_used, memory_total; /* bytes; total 0: host memory */
+    uint64_t weights_bytes;             /* of the weights as this backend stores them, part of memory_used */
     uint64_t bandwidth;                 /* bytes/s of the device's memory, from its driver; 0: unknown */
     uint64_t scratch_bytes;
     uint64_t launches, parks, steps;

@@ -499,6 +499,7 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .kv = d->whole,
         .kv_order = ATTEND_KV_ORDER,
         .weights_sum = d->exact ? exact_weights_sum(d->exact) : d->weights.sum,
+        .weights_bytes = d->weights.block.size,
         .memory_used = d->weights.block.size + d->delta.states.size + d->delta.taps.size + scratch +
                        (d->ahead ? ahead_taken(d->ahead) : 0) +
                        (d->windows_ahead ? ahead_taken(d->windows_ahead) : 0),

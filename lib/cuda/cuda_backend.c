@@ -358,6 +358,7 @@ static void cuda_info(const struct backend *be, struct backend_info *out)
         .kv = d->args.layout,
         .kv_order = KV_ORDER,
         .weights_sum = d->weights.sum,
+        .weights_bytes = d->weights.block.size,
         .memory_used = d->weights.block.size + d->scratch_bytes + d->pages.size,
         .memory_total = d->device.memory_bytes,
         .bandwidth = d->device.bandwidth,

@@ -454,6 +454,8 @@ Test(cli, the_start_line_says_where_what_and_how)
     expect_in(p.stderr_text, expected);
     expect_in(p.stderr_text, " · cpu ");
     expect_in(p.stderr_text, ", 2 threads · 4 slots × 1,024\n");
+    expect_in(p.stderr_text, "\nmemory: weights 4.");
+    expect_in(p.stderr_text, " MiB for 4,096 tokens, activations ");
     snprintf(expected, sizeof expected,
              "\ncurl -d '{\"prompt\":\"Once upon a time\"}' http://127.0.0.1:%u/generate\n", port);
     expect_in(p.stderr_text, expected);
