@@ -150,14 +150,15 @@ struct shuffle {
 
 static void finish_shuffle(struct thread *lanes)
 {
-    uint32_t votes = 0;
-    for (uint32_t i = 0; i < SIMT_LANES; i++)
-        votes |= (((struct shuffle *)lanes[i].deposit)->value & 1) << i;
+    uint32_t values[SIMT_LANES], votes = 0;
+    for (uint32_t i = 0; i < SIMT_LANES; i++) {
+        values[i] = ((struct shuffle *)lanes[i].deposit)->value;
+        votes |= (values[i] & 1) << i;
+    }
     for (uint32_t i = 0; i < SIMT_LANES; i++) {
         struct shuffle *s = lanes[i].deposit;
         uint32_t from = s->how == SIMT_XOR ? i ^ s->arg : s->arg;
-        s->answer =
-            s->how == SIMT_BALLOT ? votes : ((struct shuffle *)lanes[from % SIMT_LANES].deposit)->value;
+        s->answer = s->how == SIMT_BALLOT ? votes : values[from % SIMT_LANES];
     }
 }
 
@@ -175,21 +176,19 @@ struct mma {
 };
 
 /* Words of 4 bytes, lowest first, side by side as numbers. */
-static void spread(int16_t *out, const uint32_t *words, uint32_t n, bool is_signed)
+static void spread(int32_t *out, const uint32_t *words, uint32_t n, bool is_signed)
 {
-    for (uint32_t i = 0; i < 4 * n; i++) {
-        uint8_t v = (uint8_t)(words[i / 4] >> (8 * (i % 4)));
-        out[i] = is_signed ? (int8_t)v : v;
-    }
+    const uint8_t *bytes = (const uint8_t *)words; /* an x86 or ARM host has the lowest first, too */
+    for (uint32_t i = 0; i < 4 * n; i++)
+        out[i] = is_signed ? (int8_t)bytes[i] : bytes[i];
 }
 
-/* m16n8k32 by its definition: the fragments of all lanes become matrices (b's columns as rows), which are
- * multiplied. */
+/* m16n8k32 by its definition: the fragments of all lanes become matrices, which are multiplied. b has a row
+ * per k, so that the compiler takes all columns of a row at once. */
 static void finish_mma(struct thread *lanes)
 {
     uint32_t a_words[16][8], b_words[8][8];
-    int16_t a[16][32], b[8][32];
-    int32_t sums[16][8];
+    int32_t a[16][32], b_columns[8][32], b[32][8], sums[16][8] = {0};
     for (uint32_t l = 0; l < SIMT_LANES; l++) {
         const struct mma *d = lanes[l].deposit;
         for (uint32_t r = 0; r < 4; r++)
@@ -198,14 +197,14 @@ static void finish_mma(struct thread *lanes)
             b_words[l / 4][4 * r + l % 4] = d->b[r];
     }
     spread(a[0], a_words[0], 16 * 8, ((const struct mma *)lanes->deposit)->a_signed);
-    spread(b[0], b_words[0], 8 * 8, true);
+    spread(b_columns[0], b_words[0], 8 * 8, true);
+    for (uint32_t k = 0; k < 32; k++)
+        for (uint32_t column = 0; column < 8; column++)
+            b[k][column] = b_columns[column][k];
     for (uint32_t row = 0; row < 16; row++)
-        for (uint32_t column = 0; column < 8; column++) {
-            int32_t sum = 0;
-            for (uint32_t k = 0; k < 32; k++)
-                sum += a[row][k] * b[column][k];
-            sums[row][column] = sum;
-        }
+        for (uint32_t k = 0; k < 32; k++)
+            for (uint32_t column = 0; column < 8; column++)
+                sums[row][column] += a[row][k] * b[k][column];
     for (uint32_t l = 0; l < SIMT_LANES; l++) {
         const struct mma *d = lanes[l].deposit;
         for (uint32_t r = 0; r < 4; r++) /* wraps, as without .satfinite */

@@ -201,18 +201,56 @@ struct simt_machine {
 
 extern _Thread_local struct simt_machine *simt_machine; /* runs a grid on this thread, or NULL */
 
-/* scheduler.c */
+/* scheduler.c; the inline ones are called at every word. */
 void machine_yield(struct simt_machine *m); /* lets others run; the thread stays ready */
 void machine_rest(struct simt_machine *m);  /* the same, for a thread that has nothing to do now */
 void machine_block(struct simt_machine *m); /* blocks the thread until machine_wake() */
-void machine_wake(struct simt_machine *m, struct thread *t);
 uint32_t machine_random(struct simt_machine *m, uint32_t below);
 /* Records an unsuccessful poll (`value`) or progress; then yields. */
 void machine_poll(struct simt_machine *m, const struct simt_site *at, bool done, uint64_t value);
-void machine_progress(struct simt_machine *m);
 uint64_t machine_time(struct simt_machine *m); /* ns */
-bool machine_mutes(const struct simt_machine *m, const struct simt_site *at, enum simt_aspect aspect);
-struct thread *machine_enter(const struct simt_site *at); /* the calling thread; records its place */
+
+static inline void machine_progress(struct simt_machine *m)
+{
+    m->progress_step = m->steps;
+    m->naps = 0;
+}
+
+/* Marks a ready thread as idle or busy. */
+static inline void machine_set_idle(struct simt_machine *m, struct thread *t, bool idle)
+{
+    m->n_idle += (uint32_t)idle - (uint32_t)t->idle;
+    t->idle = idle;
+}
+
+static inline void machine_make_ready(struct simt_machine *m, struct thread *t)
+{
+    t->state = THREAD_READY;
+    t->idle = false;
+    t->ready_slot = m->n_ready;
+    m->ready[m->n_ready++] = t;
+}
+
+static inline void machine_wake(struct simt_machine *m, struct thread *t)
+{
+    machine_make_ready(m, t);
+    machine_progress(m);
+}
+
+static inline bool machine_mutes(const struct simt_machine *m, const struct simt_site *at,
+                                 enum simt_aspect aspect)
+{
+    return at == m->launch.muted && (m->launch.muted_aspects & (uint32_t)aspect);
+}
+
+/* Returns the calling thread, and records its place. */
+static inline struct thread *machine_enter(const struct simt_site *at)
+{
+    struct thread *t = simt_machine->running;
+    t->at = at;
+    machine_set_idle(simt_machine, t, false);
+    return t;
+}
 
 /* memory.c */
 void memory_access(struct simt_machine *m, const void *p, size_t size, bool write, enum simt_scope scope,

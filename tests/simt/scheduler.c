@@ -31,24 +31,9 @@ uint32_t machine_random(struct simt_machine *m, uint32_t below)
     return (uint32_t)(((m->random >> 32) * below) >> 32);
 }
 
-/* Marks a ready thread as idle or busy. */
-static void set_idle(struct simt_machine *m, struct thread *t, bool idle)
-{
-    m->n_idle += (uint32_t)idle - (uint32_t)t->idle;
-    t->idle = idle;
-}
-
-static void make_ready(struct simt_machine *m, struct thread *t)
-{
-    t->state = THREAD_READY;
-    t->idle = false;
-    t->ready_slot = m->n_ready;
-    m->ready[m->n_ready++] = t;
-}
-
 static void take_from_ready(struct simt_machine *m, struct thread *t)
 {
-    set_idle(m, t, false);
+    machine_set_idle(m, t, false);
     struct thread *last = m->ready[--m->n_ready];
     m->ready[t->ready_slot] = last;
     last->ready_slot = t->ready_slot;
@@ -93,44 +78,19 @@ void machine_block(struct simt_machine *m)
         fiber_switch(&t->fiber, &m->host);
 }
 
-void machine_wake(struct simt_machine *m, struct thread *t)
-{
-    make_ready(m, t);
-    machine_progress(m);
-}
-
-void machine_progress(struct simt_machine *m)
-{
-    m->progress_step = m->steps;
-    m->naps = 0;
-}
-
 void machine_poll(struct simt_machine *m, const struct simt_site *at, bool done, uint64_t value)
 {
     struct thread *t = m->running;
     struct look *look = NULL;
     for (uint32_t i = 0; i < SIMT_LOOKS && !look; i++)
         look = t->looks[i].at == at ? &t->looks[i] : NULL;
-    set_idle(m, t, !done && look && look->value == value);
+    machine_set_idle(m, t, !done && look && look->value == value);
     if (!look)
         look = &t->looks[t->next_look++ % SIMT_LOOKS];
     *look = (struct look){.at = at, .value = value};
     if (!t->idle)
         machine_progress(m);
     machine_yield(m);
-}
-
-bool machine_mutes(const struct simt_machine *m, const struct simt_site *at, enum simt_aspect aspect)
-{
-    return at == m->launch.muted && (m->launch.muted_aspects & (uint32_t)aspect);
-}
-
-struct thread *machine_enter(const struct simt_site *at)
-{
-    struct thread *t = simt_machine->running;
-    t->at = at;
-    set_idle(simt_machine, t, false);
-    return t;
 }
 
 static void thread_main(void)
@@ -247,7 +207,7 @@ static void start_thread(struct simt_machine *m, struct block *b, uint32_t i)
     if (i % SIMT_LANES == 0)
         *t->warp = (struct warp){0};
     fiber_start(&t->fiber, thread_main);
-    make_ready(m, t);
+    machine_make_ready(m, t);
 }
 
 /* All its threads have returned: the next block starts in its place, or the place stays empty. */
