@@ -29,7 +29,7 @@ tries() {
     sed -nE 's/^ *([0-9]+\/[0-9]+)? *Test +#[0-9]+: ([^ ]+) \.+( +|\*\*\*)([A-Za-z: ]*[A-Za-z]) +([0-9.]+) sec$/\5 '"$1"' \2 \4/p' "$LOGS/$1.log"
 }
 
-# Of each test in a log that failed at least once: the end of what it printed.
+# Prints the end of what each test in a log said that failed at least once.
 failures() {
     for number in $(sed -nE 's/^.*Test +#([0-9]+):.*\*\*\*.*/\1/p' "$1" | sort -un); do
         grep -E "Test +#$number: .*(\*\*\*|Passed)" "$1" | sed -E 's/^.*Test +#/#/'
@@ -156,7 +156,7 @@ for stage in tests asan tsan; do
 done | sort -rn >"$LOGS/times.txt"
 echo "the longest of $LOGS/times.txt, in seconds:"
 head -n 15 "$LOGS/times.txt" | sed 's/^/    /'
-# Of those that passed in the end the times that they had not.
+# Counts the failures of each test that passed in the end.
 awk '$4 == "Passed" { ended[$2 " " $3] = 1; next } { n[$2 " " $3]++ }
     END { for (test in n) if (test in ended) printf "retried: %s (%d)\n", test, n[test] }' "$LOGS/times.txt"
 echo "in $(($(date +%s) - started)) s"

@@ -14,7 +14,7 @@
 
 /* --- the body: items --- */
 
-/* While the items of one answer are gathered into one message. */
+/* The state in which the items of one answer are gathered into one message. */
 struct reader {
     struct chat_json c;
     json_t *answer; /* the assistant's message that the next item may join; borrowed, or NULL */
@@ -192,7 +192,7 @@ static void read_tools_of(struct reader *r, const json_t *tools)
     }
 }
 
-/* Those of them that are functions, by the names that the model sees. */
+/* Reads the allowed tools that are functions, by the names that the model sees. */
 static void read_allowed(struct reader *r, const json_t *choice)
 {
     const json_t *tools = json_object_get(choice, "tools");

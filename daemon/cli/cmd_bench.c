@@ -181,7 +181,7 @@ static struct bench_roofline look_at_units(void *roofline)
     return all;
 }
 
-/* Those of its device. */
+/* Reads the limits of its device. */
 static struct bench_roofline look_at_device(void *info)
 {
     return (struct bench_roofline){.read_gbps = (double)((struct backend_info *)info)->bandwidth / 1e9};

@@ -21,7 +21,7 @@ int cmd_ps(int argc, char **argv);
 /* A command that reads the configuration: --help, --print-config and errors are the same for all of them. */
 struct command_configured {
     void (*usage)(void);
-    /* As config_arguments.option; `options` is what command_run_configured() got. */
+    /* Has the contract of config_arguments.option; `options` is what command_run_configured() got. */
     int (*option)(void *options, int argc, char **argv, struct error *err);
     int (*run)(struct config *cfg, void *options, struct error *err);
 };

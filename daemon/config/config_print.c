@@ -34,8 +34,7 @@ void config_print(const struct config *c, FILE *f)
         const struct config_key *key = &config_keys[i];
         char *value = config_format(c, key);
         print_origin(c, key, f);
-        if (key->secret && value &&
-            value[0]) /* a comment: read back, "(set)" would be a key that anyone knows */
+        if (key->secret && value && value[0]) /* a comment: read back, "(set)" would be the key */
             fprintf(f, "# %s = (set)\n", key->name);
         else
             fprintf(f, "%s =%s%s\n", key->name, value && value[0] ? " " : "", value ? value : "");

@@ -63,7 +63,7 @@ static bool to_dict(struct arena *a, const json_t *j, struct jinja_value *out)
     return true;
 }
 
-/* As deep as a body may nest; nothing points into the tree. */
+/* Copies a value as deep as a body may nest; nothing points into the tree. */
 static bool to_value(struct arena *a, const json_t *j, struct jinja_value *out)
 {
     switch (json_typeof(j)) {

@@ -47,7 +47,7 @@ static int put_token(struct arena *a, struct jinja_dict *d, const char *name, co
     return token < 0 ? 0 : put(a, d, name, jinja_string(piece.s, piece.len, false));
 }
 
-/* As transformers gives them: tools and documents are none when there are none. */
+/* Puts the variables that transformers gives a template: tools and documents are none when there are none. */
 static int put_variables(const struct chat_template *c, const struct chat *chat, struct arena *a,
                          struct jinja_dict *d)
 {

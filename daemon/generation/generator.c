@@ -28,8 +28,8 @@ struct server_load generator_load(const struct generator *g)
     return (struct server_load){.running = e.running, .waiting = e.waiting + g->n_preparing};
 }
 
-/* Of a model as its engine counts them: a request that will find a free slot is none of them. NULL: those
- * that wait for models to be loaded, which have a queue of their own; one alone is always let in. */
+/* Returns the length of a model's queue as its engine counts it: a request that will find a free slot is not
+ * in it. NULL: the queue of requests that wait for models to be loaded; one alone is always let in. */
 static uint32_t queue_depth(const struct generator *g, const struct server_model *m, uint32_t n_more)
 {
     if (m)

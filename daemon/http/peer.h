@@ -42,5 +42,6 @@ void peer_unref(struct peer *p);
 /* One of its connections becomes idle, or is idle no more. The caller links it. */
 void peer_add_idle(struct peers *all, struct peer *p);
 void peer_remove_idle(struct peers *all, struct peer *p);
-/* Those with most idle connections, while there are any. The first has had so many for longest. */
+/* Returns the peers with most idle connections, while there are any. The first has had so many for longest.
+ */
 const struct peer_level *peers_largest(const struct peers *all);

@@ -330,7 +330,7 @@ static void put_free(struct writer *x, uint32_t from, uint32_t to, const char *c
     put_marks(x, to, from, calls);
 }
 
-/* Those of the texts that do not begin as the regular expression says. */
+/* Returns the texts that do not begin as the regular expression says. */
 static const struct dfa *not_begun(struct builder *b, const struct dfa *texts, const char *beginning)
 {
     char regex[512];
@@ -443,7 +443,7 @@ static void put_thought(struct writer *x, uint32_t from, uint32_t to)
     builder_last(b, text);
 }
 
-/* Where the text begins: its reasoning, if calls cannot begin in it. Returns where the rest begins. */
+/* Puts the text's reasoning, if calls cannot begin in it. Returns the state in which the rest begins. */
 static uint32_t put_thoughts(struct writer *x, uint32_t from)
 {
     struct toolcall_reasoning r = toolcall_reasoning_of(x->o->format);

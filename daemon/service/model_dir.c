@@ -180,7 +180,8 @@ static void sort_files(struct model_dir *d)
         qsort_r(d->by_file, (size_t)d->n, sizeof *d->by_file, order_by_file, d);
 }
 
-/* Of two files with one name the one that was added has it, else the first by path: it comes first. */
+/* Orders files by name. Two files with one name: the one that was added comes first and keeps the name, else
+ * the first by path. */
 static int order_by_name(const void *a, const void *b, void *dir)
 {
     const struct model_dir_entry *x = &((const struct model_dir *)dir)->entries[*(const int *)a],

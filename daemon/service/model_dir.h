@@ -1,8 +1,8 @@
-/* model_dir.h - the models of a directory by name: its .gguf files, of a split model the first part. What a
- * link leads out of the directory is none of them, nor what cannot be named: a name that is no UTF-8, or
- * another file's. A scan reads a directory, which takes about 20 us a file and on a network file system any
- * time; taking it into the list takes 1 us a file and no call of the system. Thread: a scan's any; a list's
- * any, one at a time. Memory: entries live until model_dir_free(); their numbers stay. */
+/* model_dir.h - the models of a directory by name: its .gguf files, of a split model the first part. It
+ * leaves out files that a link leads out of the directory, and files that cannot be named: a name that is no
+ * UTF-8, or another file's. A scan reads a directory, which takes about 20 us a file and on a network file
+ * system any time; taking it into the list takes 1 us a file and no call of the system. Thread: a scan's any;
+ * a list's any, one at a time. Memory: entries live until model_dir_free(); their numbers stay. */
 #pragma once
 #include "base/error.h"
 
@@ -29,7 +29,7 @@ struct model_dir {
     struct timespec changed; /* the directory's time as of the last reading; 0: it may have changed since */
 };
 
-/* What a directory has. */
+/* The files of a directory. */
 struct model_dir_scan {
     struct model_dir_file {
         char *file;

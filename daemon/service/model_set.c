@@ -323,8 +323,8 @@ static bool fills_device(const struct place *p)
     return info.memory_total > 0;
 }
 
-/* Of all where there must be room, else of those that fill a device: two decoders cannot both live there,
- * whatever else is loaded. */
+/* Chooses among all models if there must be room, else among those that fill a device: two decoders cannot
+ * both live there, whatever else is loaded. */
 static struct place *choose_victim_of(struct model_set *set, bool needs_room)
 {
     struct model_room_candidate c[MODEL_SET_MOST] = {0};
@@ -451,7 +451,7 @@ static void fetch_beside(struct model_set *set)
 
 /* --- closing what is idle --- */
 
-/* When it is closed unless a request comes; 0: it stays. */
+/* Returns the time at which it is closed unless a request comes; 0: it stays. */
 static uint64_t closes_at(const struct model_set *set, const struct place *p)
 {
     uint64_t ttl_s = set->options.cfg->model_ttl_s;

@@ -50,7 +50,7 @@ bool model_set_close(struct model_set *set);
 struct loader *model_set_loader(const struct model_set *set, uint32_t place);
 /* The file of the first model. */
 const char *model_set_first(const struct model_set *set);
-/* As of a swap: what is being loaded and what serves requests without a name. */
+/* Writes a view as a swap has it: what is being loaded and what serves requests without a name. */
 void model_set_view(const struct model_set *set, struct swap_view *out);
 /* "a, b, c": the names there are, as many as have room. */
 void model_set_names(const struct model_set *set, char *out, size_t room);

@@ -45,8 +45,8 @@ int executor_open(struct executor **out, enum executor_kind kind, const struct b
 int executor_wrap(struct executor **out, struct backend *be, struct error *err);
 void executor_close(struct executor *x); /* NULL is fine */
 
-/* As submit and advance of a backend. Eager runs the whole step inside submit and keeps the results of at
- * most two steps for advance (then -EAGAIN). */
+/* Calls submit and advance of the backend. Eager runs the whole step inside submit and keeps the results of
+ * at most two steps for advance (then -EAGAIN). */
 int executor_submit(struct executor *x, const struct step *step, struct error *err);
 int executor_advance(struct executor *x, struct step_result *out, int max, uint64_t *steps_done,
                      struct error *err);

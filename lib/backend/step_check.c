@@ -112,7 +112,7 @@ static int check_page_op(const struct step_limits *l, const struct step *s, uint
                 : 0;
 }
 
-/* Of a part of a state. LOAD and SAVE are checked with the rows. */
+/* Checks an operation on a part of a state. LOAD and SAVE are checked with the rows. */
 static int check_part_op(const struct step_limits *l, const struct step *s, uint32_t i, struct error *err)
 {
     const struct step_page_op *op = &s->page_ops[i];

@@ -12,8 +12,8 @@
  * cheap goes before dear ones. since_ns: its draw has waited since then; cost_ns: what its last draw took. */
 uint64_t draw_turn(uint64_t since_ns, uint64_t cost_ns);
 
-/* How long a round lasts, in ns: asked_ns or, where that is 0, 4 ms or as long as a step of texts takes,
- * whichever is longer. decode_ms: what such a step takes, 0: unknown. */
+/* Returns the length of a round in ns: asked_ns or, where that is 0, 4 ms or as long as a step of texts
+ * takes, whichever is longer. decode_ms: what such a step takes, 0: unknown. */
 uint64_t draw_round_time(uint64_t asked_ns, double decode_ms);
 
 struct draw_round {

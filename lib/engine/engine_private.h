@@ -63,7 +63,7 @@ struct sequence {
     uint32_t restore_asked; /* pages below this index are requested */
     uint32_t restore_sent;  /* pages below this index are in a step that imports them */
     uint32_t restore_done;  /* pages below this index are there */
-    /* Of a recurrent model: the pages from restore_parts on are the parts of the state behind restore_state
+    /* Recurrent models: the pages from restore_parts on are the parts of the state behind restore_state
      * tokens. */
     uint32_t restore_parts, restore_state;
     uint32_t restore_all;      /* restore_end, before any failed */
@@ -176,7 +176,7 @@ struct engine {
     double text_ms[ENGINE_TEXT_CLASSES]; /* a step of texts alone, by engine_text_class() */
     struct step step;
     float *hidden; /* [engine_n_embedding()] scratch */
-    /* Of chains; its pages come with their first use. */
+    /* Drawing by chains; its pages come with their first use. */
     struct engine_draw *draws;    /* [n_slots] */
     float *draw_logits;           /* [n_slots][n_vocab] */
     struct draw_scratch *scratch; /* [n_scratch]: threads that draw at once */
@@ -360,8 +360,8 @@ void engine_sample_close(struct engine *e);
 /* Keeps the logits of a row of the newest finished step until the request's chain has drawn the token that
  * replaces the decoder's. */
 void engine_sample_keep(struct engine *e, const struct asked *a, const struct step_result *result);
-/* Draws tokens for as long as a step may wait for them, on the decoder's threads where it has some. Those
- * that it leaves are drawn in later rounds. Writes the slots whose draw has its token, slots[n_slots].
+/* Draws tokens for as long as a step may wait for them, on the decoder's threads where it has some. It
+ * leaves the others to later rounds. Writes the slots whose draw has its token, slots[n_slots].
  * Returns their number. */
 uint32_t engine_sample_draw(struct engine *e, uint32_t *slots);
 /* True if a token is still to be drawn. */

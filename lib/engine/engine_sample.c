@@ -14,7 +14,7 @@
 
 #define MOST_SIDE 8 /* threads that draw at once: a scratch is 32 bytes a token */
 
-/* What one thread needs to draw. */
+/* The memory in which one thread draws. */
 struct draw_scratch {
     void *chain;
     int32_t *history; /* [n_ctx] */

@@ -116,7 +116,7 @@ static uint32_t n_out_of(const struct engine_request *r)
     return atomic_load_explicit(&r->n_out, memory_order_relaxed);
 }
 
-/* How many tokens may be drafted: none follows the last token of the request. */
+/* Returns the number of tokens that may be drafted: none follows the last token of the request. */
 static uint32_t most_of(const struct engine_request *r)
 {
     uint32_t n = r->max_tokens - n_out_of(r) - 1;

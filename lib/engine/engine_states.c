@@ -209,7 +209,7 @@ void engine_states_end(struct engine *e, struct sequence *q)
 /* ---- finished steps ---- */
 
 /* Keeps a snapshot if it is not a backup that has served, and the rows that it has seen are part of the text.
- * That of an older page of the text has served its purpose, unless a sequence began there. */
+ * The snapshot of an older page of the text has served its purpose, unless a sequence began there. */
 static void keep(struct engine *e, const struct saving *s)
 {
     struct sequence *q = &e->seqs[s->slot];

@@ -16,8 +16,8 @@
 
 /* ---- settings, pages and copies that a sequence's rows need ---- */
 
-/* What the decoder is to sample with. A chain draws another token from the exported logits: the decoder takes
- * the largest, which costs it least. */
+/* Returns the settings of the decoder's sampler. A chain draws another token from the exported logits: the
+ * decoder takes the largest, which costs it least. */
 static struct step_sampling settings_of(const struct engine_request *r)
 {
     if (!r->chain)

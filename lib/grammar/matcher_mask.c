@@ -348,7 +348,7 @@ static void memo_take(struct matcher *m, struct vocabulary_memos *s, size_t n)
         grammar_take(m->g, n);
 }
 
-/* Those of JSON strings are of a known number, and of the vocabulary. */
+/* The bytes of memos of JSON strings have no bound: their number is known, and they are the vocabulary's. */
 static bool has_room(const struct matcher *m, const struct vocabulary_memos *s)
 {
     return s->n_made < MAX_MEMOS && (s != m->g->memos || s->n_bytes < MEMO_BYTES);

@@ -17,7 +17,8 @@ static bool is_key(uint32_t memo)
     return memo < GRAMMAR_STRING_MEMOS;
 }
 
-/* Where the byte leads from a state of a string; UINT32_MAX: to several states or none. */
+/* Returns the state to which the byte leads from a state of a string; UINT32_MAX: there are several or none.
+ */
 static uint32_t only_way(const struct grammar *g, uint32_t state, uint8_t byte)
 {
     uint32_t to = UINT32_MAX;
@@ -261,7 +262,7 @@ static bool is_as_base(const struct part_walk *w, struct table *t, const struct 
     return w->any ? joins(w, t, node) : w->base && t == base;
 }
 
-/* Takes a node from the state above it. What is below is to be walked where *below has a state. */
+/* Takes a node from the state above it. The caller walks the nodes below it if *below has a state. */
 static bool take_node(struct part_walk *w, const struct level *above, uint32_t node, struct level *below)
 {
     const struct vocabulary_node *n = &w->v->nodes[node];
@@ -288,7 +289,7 @@ static bool take_node(struct part_walk *w, const struct level *above, uint32_t n
     return true;
 }
 
-/* Where most nodes of the first level are as in the base it is worth to begin with its mask. */
+/* Returns true if most nodes of the first level are as in the base: then the walk begins with its mask. */
 static bool joins_mostly(struct part_walk *w, const struct level *root)
 {
     uint64_t n = 0;

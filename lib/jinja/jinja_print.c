@@ -31,7 +31,7 @@ static bool shortest(struct jinja_run *r, double f, char text[32])
     return true;
 }
 
-/* As repr() has it: 1.0, 0.0001, 1e+16, 1.5e-07. */
+/* Writes a float as repr() does: 1.0, 0.0001, 1e+16, 1.5e-07. */
 static bool float_text(struct jinja_run *r, double f, char out[64])
 {
     char text[32], digits[32];

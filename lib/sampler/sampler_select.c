@@ -233,7 +233,7 @@ static struct candidate cut_equal(const struct order *o, const struct tokens *se
     return last;
 }
 
-/* Those of a bucket, or of all without a range, selected one by one. */
+/* Selects the tokens of a bucket, or of all without a range, one by one. */
 static struct candidate cut_few(const struct order *o, const struct tokens *set,
                                 const struct sampler_range *range, uint32_t b, bool unit, uint64_t need,
                                 struct candidate *few)

@@ -9,10 +9,11 @@
  *   - fresh: words as often as in a language (Zipf), none of it said before on purpose
  *   - a file: a text of the model's language; its first third is the prompt, the rest the answer
  *
- * What a model says is decided here: every step is computed and sampled as usual, then the token is replaced
- * by the text's own. So any model will do, acceptance is that of the text, and both sides say the same.
- * Sampling is the daemon's default. Per round one run without and one with, in turns, each with an engine of
- * its own, so that costs are learnt anew every time. REQUESTS say the same text at once. Prints medians. */
+ * This program decides what a model says: every step is computed and sampled as usual, then the token is
+ * replaced by the text's own. So any model will do, acceptance is that of the text, and both sides say the
+ * same. Sampling is the daemon's default. Per round one run without and one with, in turns, each with an
+ * engine of its own, so that costs are learnt anew every time. REQUESTS say the same text at once. Prints
+ * medians. */
 #include "base/clock.h"
 #include "engine/engine.h"
 #include "model/model.h"

@@ -86,7 +86,7 @@ done
 # What a wave leaves is there for the next one: 4 MB are what an allocator may keep in other places.
 [ $((memory - first)) -lt 4194304 ] || fail "memory has grown by $((memory - first)) bytes"
 refused=$(metric hearth_rejects_total'{type="queue_full"}')
-[ "$refused" -gt 0 ] || fail "nobody was refused"
+[ "$refused" -gt 0 ] || fail "no request was refused"
 if [ -z "$check" ]; then
     curl -sf "http://$at/metrics" | awk '
         /^hearth_reject_seconds_bucket/ { split($1, part, "\""); le[++n] = part[2]; below[n] = $2 }

@@ -91,8 +91,8 @@ echo "grown by $((memory - before_memory)) KB (2048 allowed), $((files - before_
 [ "$(metric hearth_kv_pages_used)" = 0 ] || fail "pages are left"
 [ $((late * 10)) -ge $((early * 8)) ] || fail "it has become slower"
 left=$(sed -E 's/.* left ([0-9]*) .*/\1/' "$dir/load") deleted=$(sed -E 's/.* deleted ([0-9]*) .*/\1/' "$dir/load")
-[ "$left" -gt 0 ] || fail "nobody left"
-[ "$deleted" -gt 0 ] || fail "nobody was deleted"
+[ "$left" -gt 0 ] || fail "no client left"
+[ "$deleted" -gt 0 ] || fail "no request was deleted"
 kill $started
 wait $started
 started=

@@ -14,7 +14,7 @@ function hex(text,  i, v) {
     for (i = 1; i <= length(text); i++) v = v * 16 + index("0123456789abcdef", substr(text, i, 1)) - 1
     return v
 }
-# How far it jumps from its end, in instructions.
+# Returns the length of a jump from its end, in instructions.
 function distance(word, high,  v) {
     v = hex(high)
     if (v >= 2147483648) v -= 4294967296

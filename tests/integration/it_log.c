@@ -64,7 +64,7 @@ static void expect_line(char *raw)
     for (const char *c = raw; *c; c++)
         cr_assert((unsigned char)*c >= 0x20 && *c != 0x7f, "a control character in %s", raw);
     json_object_foreach(line, key, value)
-        cr_assert(is_one_of(key, known), "nobody knows \"%s\": %s", key, raw);
+        cr_assert(is_one_of(key, known), "unknown key \"%s\": %s", key, raw);
     expect_time(text_of(line, "time"));
     cr_assert(is_one_of(text_of(line, "level"), levels), "%s", raw);
     cr_assert(text_of(line, "message"), "%s", raw);

@@ -87,7 +87,7 @@ void reference_append(struct reference *r, uint32_t slot, uint32_t pos, uint32_t
     attend_append(&r->a, 1, 0, kv_head, k, v);
 }
 
-/* As prepare_heads() of lib/cpu/persistent.c. */
+/* Does what prepare_heads() of lib/cpu/persistent.c does. */
 static void prepare(struct reference *r, float *in, uint32_t row, uint32_t kv_head)
 {
     struct attend *a = &r->a;

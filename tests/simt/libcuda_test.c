@@ -526,7 +526,7 @@ Test(emulated_grid, a_copy_of_unpinned_memory_beside_it_is_misuse, .init = cr_re
     close_bench(b);
 }
 
-Test(emulated_report, a_wait_that_nobody_ends_is_a_hang_and_the_context_is_lost, .init = cr_redirect_stderr)
+Test(emulated_report, a_wait_that_nothing_ends_is_a_hang_and_the_context_is_lost, .init = cr_redirect_stderr)
 {
     struct bench b = open_bench();
     void *function = function_of(&b, "driver_kernels", "wait_for_ever");
@@ -648,7 +648,7 @@ Test(emulated_fault, a_fault_waits_for_its_file)
     close_bench(&e.bench);
 }
 
-Test(emulated_fault, a_stuck_grid_answers_nobody_and_ends_with_its_context)
+Test(emulated_fault, a_stuck_grid_answers_no_call_and_ends_with_its_context)
 {
     setenv("SIMT_FAULT", "stuck:100", 1);
     struct echo e = start_echo();

@@ -351,7 +351,7 @@ static void fleet_run_until(const uint32_t *word, uint32_t value)
 {
     while (*word != value && !fleet.words.wrong[0])
         if (!words_round(&fleet.words)) {
-            walk_expect(false, "nobody moves: %u blocks, %u stages, a counter at %u of %u",
+            walk_expect(false, "no thread moves: %u blocks, %u stages, a counter at %u of %u",
                         fleet.words.n_blocks, fleet.args.shared.n_stages, *word, value);
             break;
         }

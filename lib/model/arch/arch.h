@@ -93,7 +93,7 @@ uint32_t arch_experts(struct arch_builder *b, uint32_t x, uint32_t h, unsigned p
 uint32_t arch_router(struct arch_builder *b, uint32_t x);
 uint32_t arch_gelu_experts(struct arch_builder *b, uint32_t h, uint32_t choice);
 /* The whole graph of a model whose layers are `attention`, then `feed_forward`: each takes the residual
- * stream and returns it. As struct arch's build(). */
+ * stream and returns it. Errors are those of struct arch's build(). */
 typedef uint32_t arch_part(struct arch_builder *b, uint32_t x);
 int arch_build_layers(const struct model *m, struct graph *g, struct error *err, arch_part *attention,
                       arch_part *feed_forward);

@@ -6,7 +6,7 @@ set -eu
 # --- inside: makes the new root and becomes systemd ---
 
 devices="null:1:3 zero:1:5 full:1:7 random:1:8 urandom:1:9 tty:5:0"
-# What would reach for the machine instead of its own namespaces.
+# These units would reach for the machine instead of its own namespaces.
 masked="systemd-sysctl.service systemd-udevd.service systemd-udev-trigger.service systemd-modules-load.service systemd-remount-fs.service
     systemd-networkd.service systemd-resolved.service systemd-timesyncd.service networking.service systemd-firstboot.service
     systemd-binfmt.service systemd-random-seed.service systemd-hwdb-update.service systemd-udevd-kernel.socket
@@ -181,8 +181,8 @@ enter sed -i 's|^#model =.*|model = /srv/none.gguf|' "$conf"
 ! enter systemctl restart hearthd.service 2>/dev/null || fail "a model that is not there" "it has started"
 same "a model that is not there" "$(show ExecMainStatus) $(show NRestarts) $(show ActiveState)" "3 0 failed"
 enter sed -i -e 's|^model =.*|#model =|' -e '$ a prot = 1' "$conf"
-! enter systemctl restart hearthd.service 2>/dev/null || fail "a key that nobody knows" "it has started"
-same "a key that nobody knows" "$(show ExecMainStatus) $(show NRestarts) $(show ActiveState)" "2 0 failed"
+! enter systemctl restart hearthd.service 2>/dev/null || fail "an unknown key" "it has started"
+same "an unknown key" "$(show ExecMainStatus) $(show NRestarts) $(show ActiveState)" "2 0 failed"
 enter journalctl -u hearthd -p err -n 1 --no-pager -o cat >"$work.said"
 grep -q 'unknown key "prot"; did you mean port?' "$work.said" || fail "its words" "$(cat "$work.said")"
 ok "what is misconfigured fails at once, is not tried again, and says why, as an error"
@@ -197,7 +197,7 @@ ok "stopped, it ends with 0"
 
 enter systemctl start hearthd.socket
 until_true is_ready
-ok "the socket alone starts it when somebody asks"
+ok "the socket alone starts it when a client connects"
 
 # Several instances share a configuration: what only one can have is given to each of its own.
 enter mkdir -p /run/systemd/system/hearthd@.service.d

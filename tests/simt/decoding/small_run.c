@@ -119,7 +119,7 @@ static int check_words(const struct small_run *r, const struct small_answer *out
         return wrong(report, "no last word");
     if (out->fails && (c->failed != DECODER_RANGE || c->error[0] != DECODER_RANGE_EDIT ||
                        c->error[1] != TOY_PAGES || c->error[2] != TOY_PAGES))
-        return wrong(report, "a page is out of range, and nobody said so");
+        return wrong(report, "a page is out of range, and no error was reported");
     if (!out->fails && (c->failed || c->completed != c->submitted))
         return wrong(report, "the launch did not end as it should");
     return 0;

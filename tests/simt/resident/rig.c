@@ -319,7 +319,7 @@ static bool turn(void *context)
     return r->script.told = true;
 }
 
-/* What the host may do once the launch has ended. */
+/* Does what the host may do once the launch has ended. */
 static int finish(struct rig *r, struct simt_report *report)
 {
     while (r->script.n_steps && take_results(r)) {

@@ -82,7 +82,7 @@ static int run_lost(struct toy_run *r, uint32_t sm, uint64_t seed, int mute, str
     if (rc < 0)
         return -1;
     if (c->failed != DECODER_DEADLINE || c->left != r->rig.args.launch)
-        return wrong(report, "a block was lost, and nobody said so");
+        return wrong(report, "a block was lost, and no error was reported");
     /* No block waits for the end of the last op with rows: it is the border that misses the step's. */
     uint32_t n_ops = program->n_ops, at = op + 1 < n_ops - 2 ? op : n_ops - 1;
     uint32_t end = at * DECODER_PHASES * DECODER_LINE, inner = end + DECODER_LINE;

@@ -92,7 +92,7 @@ static void fill_queue(const struct notify *n)
         ;
 }
 
-Test(notify, a_manager_that_does_not_read_holds_nobody_up, .timeout = 60)
+Test(notify, a_manager_that_does_not_read_holds_no_thread_up, .timeout = 60)
 {
     char name[64];
     snprintf(name, sizeof name, "@hearth-notify-full-%d", getpid());

@@ -287,7 +287,7 @@ static void walk(struct model *m, uint32_t n_blocks, const struct device *d, enu
 /* As it is planned, and with a ring of one stage, which is the hardest: a walk that ends with that one ends
  * with a deeper one. */
 Test(cuda_schedule,
-     on_any_number_of_blocks_all_is_fetched_and_finished_once_and_nobody_waits_too_long_or_short,
+     on_any_number_of_blocks_all_is_fetched_and_finished_once_and_no_thread_waits_too_long_or_short,
      .timeout = 1200)
 {
     for (uint32_t i = 0; i < N_SHAPES; i += SHAPE_STEPS) {

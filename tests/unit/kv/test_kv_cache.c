@@ -355,7 +355,7 @@ static void expect_nothing_to_keep(const struct kv_cache *kv, bool all)
     cr_assert_not(kv_cache_keep(kv, all, &page, &name));
 }
 
-Test(kv_cache, pages_nobody_holds_are_worth_keeping_once_those_of_the_latest_first)
+Test(kv_cache, pages_that_no_sequence_holds_are_worth_keeping_once_those_of_the_latest_first)
 {
     struct kv_cache *kv = open_cache(16);
     const int32_t *a = numbers(0), *b = numbers(5000);

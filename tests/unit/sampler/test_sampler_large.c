@@ -54,7 +54,7 @@ static float weigh(struct entry *e, uint32_t n)
     return max;
 }
 
-/* Those of a mass alone, in the order of the keys, as far as the masses reach their share. */
+/* Keeps the tokens in the order of the keys until their masses reach the share. */
 static uint32_t keep_share(struct entry *e, uint32_t n, float share)
 {
     uint64_t total = 0, sum = 0;

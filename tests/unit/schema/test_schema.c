@@ -48,7 +48,8 @@ Test(schema, numbers_are_bounded_digit_by_digit)
     check("{\"type\":\"integer\",\"multipleOf\":7}", TEXTS("0", "49", "-14", "7.0"), TEXTS("1", "48", "7.5"));
 }
 
-/* What a model has begun to write comes to an end, in digits before and behind the point and in exponents. */
+/* A number that a model has begun to write comes to an end, in digits before and behind the point and in
+ * exponents. */
 Test(schema, numbers_have_no_endless_digits)
 {
     static const char *const schemas[] = {"{\"type\":\"number\"}", "{\"minimum\":-1,\"type\":\"number\"}",

@@ -96,7 +96,7 @@ SERVER_TEST(generate, a_token_that_is_no_utf8_by_itself_is_given_as_bytes)
     reply_free(&r);
 }
 
-/* Those of the one reply, or of all events joined; to decref. */
+/* Returns the offsets of the one reply, or of all events joined; to decref. */
 static json_t *text_offsets(struct reply r, bool stream)
 {
     struct events e = {.n = 1};

@@ -107,7 +107,7 @@ Test(draft, limits_hold)
     cr_assert_eq(draft_plan(&c, &good, &step, chains, 2), 5);
 }
 
-Test(draft, what_nobody_tried_is_tried_in_steps)
+Test(draft, an_untried_length_is_tried_in_steps)
 {
     struct draft_costs c = {0};
     cr_assert_eq(plan_alone(&c, 1), 0, "without the cost of a plain step nothing is known");

@@ -37,7 +37,7 @@ async function shot(page, name) {
   await page.screenshot({ path: `${shots}/${name}.png` });
 }
 
-await check("it comes with a strict policy and asks nobody else for anything", async () => {
+await check("it comes with a strict policy and loads nothing from other hosts", async () => {
   const { page, context, complaints, requests, response } = await open(url);
   const policy = response.headers()["content-security-policy"];
   assert.match(policy, /default-src 'none'/);
@@ -366,7 +366,7 @@ await check("a page elsewhere may ask, with the headers that the openai client s
   const answer = (at, headers) => page.evaluate(([a, h]) => fetch(a, { headers: h }).then(r => r.status, e => e.name), [at, headers]);
   const headers = { Authorization: "Bearer page-key", "Content-Type": "application/json", "X-Stainless-OS": "Linux", "X-Stainless-Retry-Count": "0" };
   assert.equal(await answer(keyed + "/v1/models", headers), 200);
-  assert.equal(await answer(slow + "/v1/models", headers), "TypeError"); // its cors_origins lists nobody
+  assert.equal(await answer(slow + "/v1/models", headers), "TypeError"); // its cors_origins lists no origin
   await context.close();
 });
 
