@@ -182,6 +182,11 @@ static void hex_byte(struct json_repair *r, char c)
     r->state = STRING;
 }
 
+bool json_repair_in_string(const struct json_repair *r)
+{
+    return r->state == STRING || r->state == ESCAPE || r->state == HEX;
+}
+
 /* --- words: numbers, true, and what should have been a string --- */
 
 static size_t digits(const char *s, size_t n, size_t i)

@@ -42,5 +42,7 @@ struct json_repair {
 
 void json_repair_open(struct json_repair *r, enum json_repair_form form, struct bytes *out);
 enum json_repair_result json_repair_push(struct json_repair *r, char c);
+/* True while the next byte belongs to a string. */
+bool json_repair_in_string(const struct json_repair *r);
 /* No more comes: closes what is open. */
 void json_repair_end(struct json_repair *r);

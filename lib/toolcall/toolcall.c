@@ -299,10 +299,30 @@ static int bare_call(struct toolcall_scanner *s)
     return 1;
 }
 
+/* At the beginning of a text that is verbatim but for its reasoning. */
+static bool before_verbatim(struct toolcall_scanner *s)
+{
+    const char *think = s->format->think;
+    size_t i = toolcall_blanks(s, 0);
+    int match = think && i <= TOOLCALL_MAX_BLANKS ? toolcall_match(s, i, think) : -1;
+    if (!match)
+        return false;
+    if (match > 0)
+        toolcall_take(s, i + strlen(think));
+    s->state = match > 0 ? toolcall_reasoning : toolcall_text;
+    s->skip_blanks = s->reason_start = match > 0;
+    return true;
+}
+
 bool toolcall_text(struct toolcall_scanner *s)
 {
     if (s->skip_blanks && !skip(s))
         return false;
+    if (s->verbatim) {
+        toolcall_put(s, TOOLCALL_TEXT, s->pending.p, s->pending.n);
+        toolcall_take(s, s->pending.n);
+        return false;
+    }
     if (s->bare_ok && s->format->bare) {
         int bare = bare_call(s);
         if (bare >= 0)
@@ -333,7 +353,8 @@ bool toolcall_reasoning(struct toolcall_scanner *s)
 
 static void open_buffers(struct toolcall_scanner *s, struct arena *a)
 {
-    struct bytes *all[] = {&s->input, &s->out, &s->held, &s->name, &s->id, &s->value, &s->envelope.args};
+    struct bytes *all[] = {&s->input, &s->out,   &s->held,   &s->name,
+                           &s->id,    &s->value, &s->unread, &s->envelope.args};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         all[i]->arena = a;
 }
@@ -347,9 +368,10 @@ struct toolcall_scanner *toolcall_open(struct arena *a, const struct toolcall_op
     s->tools = o->tools;
     s->emit = o->emit;
     s->user = o->user;
-    s->no_calls = o->no_calls;
-    s->bare_ok = !o->no_calls;
-    s->state = s->format->harmony ? toolcall_harmony_header : toolcall_text;
+    s->verbatim = o->verbatim;
+    s->no_calls = o->no_calls || o->verbatim;
+    s->bare_ok = !s->no_calls;
+    s->state = s->format->harmony ? toolcall_harmony_header : s->verbatim ? before_verbatim : toolcall_text;
     open_buffers(s, a);
     for (const struct mark *m = s->format->marks; m->action; m++)
         s->first[(unsigned char)*m->s] = true;
@@ -363,7 +385,7 @@ struct toolcall_scanner *toolcall_open(struct arena *a, const struct toolcall_op
 static bool failed(const struct toolcall_scanner *s)
 {
     return s->input.failed || s->out.failed || s->held.failed || s->name.failed || s->id.failed ||
-           s->value.failed || s->envelope.args.failed;
+           s->value.failed || s->unread.failed || s->envelope.args.failed;
 }
 
 static void run(struct toolcall_scanner *s)

@@ -69,6 +69,7 @@ struct toolcall_options {
     const struct toolcall_format *format;
     const struct toolcall_tools *tools; /* must outlive the scanner; NULL: none */
     bool no_calls;                      /* none were offered: what looks like a call is text */
+    bool verbatim;      /* behind the reasoning that begins it all is text, marks too: a schema's */
     const char *prompt; /* the end of the prompt, which may have opened the reasoning; or NULL */
     size_t prompt_len;
     void (*emit)(void *user, const struct toolcall_event *event);

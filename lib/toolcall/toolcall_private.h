@@ -70,6 +70,10 @@ struct envelope {
 /* A call in tags (toolcall_tagged.c). */
 struct tagged {
     bool is_text, began_value;
+    bool follows, is_whole; /* the value is JSON so far: `repair` reads it; it is complete */
+    bool doubts;            /* a closing tag stands in one of its strings: */
+    size_t doubt, n_doubt;  /* the pending byte where it begins, its length */
+    size_t seen;            /* pending bytes in which the value's end was looked for */
     unsigned n_params;
 };
 
@@ -85,7 +89,7 @@ struct toolcall_scanner {
         const char *p;
         size_t n;
     } pending; /* bytes of `input` that no state has taken */
-    bool ended, cut, no_calls;
+    bool ended, cut, no_calls, verbatim;
     bool first[256]; /* bytes that marks begin with */
 
     struct bytes out; /* to be emitted: of one kind, whole characters */
@@ -96,10 +100,11 @@ struct toolcall_scanner {
     bool any[2];       /* text, reasoning was emitted */
     bool in_reasoning; /* the mark that was followed last stood there */
     bool reason_start; /* nothing of this reasoning was taken yet */
+    bool doubted;      /* a closing tag in a string of JSON was one after all: from then on each is */
     unsigned n_calls;
 
     struct bytes held; /* the call's text while it may still be none */
-    struct bytes name, id, value;
+    struct bytes name, id, value, unread;
     struct json_repair repair;
     struct envelope envelope;
     struct tagged tagged;

@@ -1,7 +1,9 @@
 /* toolcall_tagged.c - calls in tags: <function=N><parameter=k>v</parameter></function> and its relatives.
  * They look like XML and are none: no entities, and a value may hold tags. A value ends at its closing tag
  * only if the next parameter, the call's end or the text's end follows. The schema says if a value is text;
- * any other value is JSON if it parses, True, False and None as Python writes them too, else text. */
+ * any other value is JSON if it parses, True, False and None as Python writes them too, else text. Inside a
+ * string of such a value tags are words, as long as the value is JSON; where it turns out to be none, the
+ * first closing tag in a string ended it. */
 #include "toolcall_private.h"
 
 static bool body(struct toolcall_scanner *s);
@@ -133,28 +135,84 @@ static int value_ends(const struct toolcall_scanner *s, size_t i, size_t *n)
     return t->strips_newline && after_newline ? toolcall_match(s, i, t->param) : -1;
 }
 
-/* The first pending byte that may be of the value's end. 1: it is, *n bytes are to be taken there. */
-static int find_value_end(const struct toolcall_scanner *s, size_t *at, size_t *n)
+/* 1: the value ends at byte i, *n bytes are to be taken there; 0: it may; -1: it does not. */
+static int ends_at(const struct toolcall_scanner *s, size_t i, size_t *n)
 {
-    bool strips = s->format->tags->strips_newline;
-    for (size_t i = 0; i < s->pending.n; i++) {
-        bool newline = strips && s->pending.p[i] == '\n';
-        if (!newline && s->pending.p[i] != '<')
-            continue;
-        *at = i;
-        *n = 0;
-        if (newline && i + 1 == s->pending.n) {
-            if (s->ended)
-                break;
-            return 0;
-        }
-        int ends = newline && s->pending.p[i + 1] != '<' ? -1 : value_ends(s, i + newline, n);
-        *n += ends > 0 && newline;
-        if (ends >= 0)
-            return ends;
+    bool newline = s->format->tags->strips_newline && s->pending.p[i] == '\n';
+    *n = 0;
+    if (!newline && s->pending.p[i] != '<')
+        return -1;
+    if (newline && i + 1 == s->pending.n)
+        return s->ended ? -1 : 0;
+    int ends = newline && s->pending.p[i + 1] != '<' ? -1 : value_ends(s, i + newline, n);
+    *n += ends > 0 && newline;
+    return ends;
+}
+
+/* One byte more of a value that is JSON so far. */
+static void follow_json(struct toolcall_scanner *s, char c)
+{
+    struct tagged *t = &s->tagged;
+    if (t->is_whole) {
+        t->follows = toolcall_is_blank(c);
+        return;
     }
-    *at = s->pending.n;
+    enum json_repair_result result = json_repair_push(&s->repair, c);
+    t->is_whole = result == JSON_REPAIR_DONE;
+    t->follows = result != JSON_REPAIR_STOP && !s->repair.n_repairs;
+    s->unread.n = 0;
+}
+
+static int end_in_doubt(struct toolcall_scanner *s, size_t *at, size_t *n)
+{
+    *at = s->tagged.doubt;
+    *n = s->tagged.n_doubt;
+    s->doubted = true;
+    return 1;
+}
+
+/* The first pending byte that may be of the value's end. 1: it is, *n bytes are to be taken there. */
+static int find_value_end(struct toolcall_scanner *s, size_t *at, size_t *n)
+{
+    struct tagged *t = &s->tagged;
+    size_t i;
+    for (i = t->seen; i < s->pending.n; i++) {
+        char c = s->pending.p[i];
+        int ends = ends_at(s, i, n);
+        bool in_string = t->follows && c != '\n' && json_repair_in_string(&s->repair);
+        if (ends > 0 && !in_string) {
+            *at = i;
+            return 1;
+        }
+        if (!ends)
+            break;
+        if (ends > 0 && !t->doubts) {
+            t->doubts = true;
+            t->doubt = i;
+            t->n_doubt = *n;
+        }
+        if (t->follows)
+            follow_json(s, c);
+        if (t->doubts && !t->follows)
+            return end_in_doubt(s, at, n);
+    }
+    if (t->doubts && s->ended && !s->cut)
+        return end_in_doubt(s, at, n);
+    *at = t->doubts ? t->doubt : i;
+    t->seen = i - *at;
+    t->doubt = 0;
     return 0;
+}
+
+static void begin_value(struct toolcall_scanner *s)
+{
+    struct tagged *t = &s->tagged;
+    t->began_value = true;
+    t->follows = !t->is_text && !s->doubted;
+    t->is_whole = t->doubts = false;
+    t->seen = t->doubt = 0;
+    json_repair_open(&s->repair, JSON_REPAIR_JSON, &s->unread);
+    put_key(s);
 }
 
 static bool value(struct toolcall_scanner *s)
@@ -166,8 +224,7 @@ static bool value(struct toolcall_scanner *s)
         if (s->format->tags->strips_newline && s->pending.n && *s->pending.p == '\n' &&
             !(s->pending.n == 1 && s->ended))
             toolcall_take(s, 1);
-        s->tagged.began_value = true;
-        put_key(s);
+        begin_value(s);
     }
     int ends = find_value_end(s, &at, &n);
     put_value(s, at);

@@ -381,6 +381,120 @@ Test(toolcall, python_values_in_tags_are_json_and_other_text_stays_text)
     }
 }
 
+/* --- values that hold what closes them --- */
+
+static void expect_arguments_by(const char *format, const char *text, size_t by, const char *arguments)
+{
+    static const struct toolcall_param params[] = {{"city", true}, {"days", false}};
+    static const struct toolcall_tool list[] = {{"get_weather", params, 2}};
+    static const struct toolcall_tools tools = {list, 1};
+    struct parsed *p = parsed_open(toolcall_format_find(format), &tools, "");
+    for (size_t at = 0, n = strlen(text); at < n; at += by)
+        parsed_feed(p, text + at, n - at < by ? n - at : by);
+    cr_assert_eq(toolcall_end(p->s, false), 0);
+    cr_assert_eq(p->n_calls, 1, "%s by %zu: %zu calls", text, by, p->n_calls);
+    expect_bytes(&p->calls[0].arguments, arguments);
+    parsed_close(p);
+}
+
+#define CODER(days)                                                                                          \
+    "<tool_call>\n<function=get_weather>\n<parameter=days>\n" days                                           \
+    "\n</parameter>\n<parameter=city>\nx\n</parameter>\n</function>\n</tool_call>"
+#define GLM(days)                                                                                            \
+    "<tool_call>get_weather<arg_key>days</arg_key><arg_value>" days                                          \
+    "</arg_value><arg_key>city</arg_key><arg_value>x</arg_value></tool_call>"
+
+Test(toolcall, a_closing_tag_in_a_string_of_json_does_not_end_the_value)
+{
+    static const struct {
+        const char *format, *text, *days;
+    } cases[] = {
+        {"qwen3-coder", CODER("[\"a</parameter></function>\", 1]"), "[\"a</parameter></function>\", 1]"},
+        {"qwen3-coder",
+         CODER("{\"a\": \"</parameter><parameter=city>\", \"b\": \"</function></tool_call>\"}"),
+         "{\"a\": \"</parameter><parameter=city>\", \"b\": \"</function></tool_call>\"}"},
+        {"qwen3-coder", CODER("\"\\\"</parameter></function>\""), "\"\\\"</parameter></function>\""},
+        {"glm-4.7", GLM("[\"</arg_value></tool_call>\"]"), "[\"</arg_value></tool_call>\"]"},
+        {"glm-4.7", GLM("[\"</arg_value><arg_key>\", \"b\"]"), "[\"</arg_value><arg_key>\", \"b\"]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char arguments[256];
+        snprintf(arguments, sizeof arguments, "{\"days\": %s, \"city\": \"x\"}", cases[i].days);
+        for (size_t by = 1; by <= strlen(cases[i].text); by++)
+            expect_arguments_by(cases[i].format, cases[i].text, by, arguments);
+    }
+}
+
+Test(toolcall, a_closing_tag_in_what_only_begins_as_json_ends_the_value)
+{
+    static const struct {
+        const char *format, *text, *arguments;
+    } cases[] = {
+        {"qwen3-coder", CODER("[\"a, \"b\"]"), "{\"days\": \"[\\\"a, \\\"b\\\"]\", \"city\": \"x\"}"},
+        {"qwen3-coder", CODER("['a</parameter></function>']"), "{\"days\": \"['a\"}"},
+        {"glm-4.7", GLM("[\"a"), "{\"days\": \"[\\\"a\", \"city\": \"x\"}"},
+        {"glm-4.7", GLM("[\"a</arg_value></tool_call>\" b"), "{\"days\": \"[\\\"a\"}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t by = 1; by <= strlen(cases[i].text); by++)
+            expect_arguments_by(cases[i].format, cases[i].text, by, cases[i].arguments);
+}
+
+Test(toolcall, a_closing_tag_in_a_text_ends_it_only_where_the_call_goes_on_or_ends)
+{
+    static const char text[] =
+        "<tool_call>\n<function=get_weather>\n<parameter=city>\na</parameter>b </function> "
+        "c\n</parameter>\n</function>\n</tool_call>";
+    expect_arguments("qwen3-coder", text, "{\"city\": \"a</parameter>b </function> c\"}");
+    struct parsed *p = scan("qwen3-coder",
+                            "<function=get_weather>\n<parameter=city>\na</parameter></function>b\n"
+                            "</parameter>\n</function>",
+                            false);
+    expect_bytes(&p->calls[0].arguments, "{\"city\": \"a\"}");
+    expect_bytes(&p->content, "b\n</parameter>\n</function>");
+    parsed_close(p);
+}
+
+/* Texts of a schema: what begins them may be reasoning, all else is theirs. */
+Test(toolcall, a_verbatim_text_has_reasoning_in_front_alone)
+{
+    static const struct {
+        const char *format, *text, *prompt, *reasoning, *content;
+    } cases[] = {
+        {"hermes", "{\"a\": \"<think>b</think>\"}", "", "", "{\"a\": \"<think>b</think>\"}"},
+        {"hermes", "<think>so</think>\n\n[\"</think>\n<think>\"]", "", "so", "[\"</think>\n<think>\"]"},
+        {"hermes", "so</think>\n\"<tool_call>{}</tool_call>\"", "<think>\n", "so",
+         "\"<tool_call>{}</tool_call>\""},
+        {"gemma4", "\"<|tool_call>call:f{}<tool_call|>\"", "", "", "\"<|tool_call>call:f{}<tool_call|>\""},
+        {"harmony",
+         "<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>final<|message|>\"<|end|> "
+         "to=f\"",
+         "", "so", "\"<|end|> to=f\""},
+        {"harmony", "<|channel|>final<|message|>[1]", "", "", "[1]"},
+        {"llama3-json", "{\"name\": \"get_weather\", \"parameters\": {}}", "", "",
+         "{\"name\": \"get_weather\", \"parameters\": {}}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (size_t by = 1, n = strlen(cases[i].text); by <= n; by++) {
+            struct parsed *p = calloc(1, sizeof *p);
+            p->content.arena = p->reasoning.arena = &p->arena;
+            struct toolcall_options o = {.format = toolcall_format_find(cases[i].format),
+                                         .verbatim = true,
+                                         .prompt = cases[i].prompt,
+                                         .prompt_len = strlen(cases[i].prompt),
+                                         .emit = parsed_event,
+                                         .user = p};
+            cr_assert(p->s = toolcall_open(&p->arena, &o));
+            for (size_t at = 0; at < n; at += by)
+                parsed_feed(p, cases[i].text + at, n - at < by ? n - at : by);
+            cr_assert_eq(toolcall_end(p->s, false), 0);
+            cr_assert_eq(p->n_calls, 0);
+            expect_bytes(&p->reasoning, cases[i].reasoning);
+            expect_bytes(&p->content, cases[i].content);
+            parsed_close(p);
+        }
+}
+
 Test(toolcall, a_mark_in_prose_is_text)
 {
     expect_content("hermes", "Write <tool_call> to call, and <think> to think.",
