@@ -34,6 +34,8 @@ int answer_open(struct choice *c, struct api_error *err)
     struct toolcall_options o = {.format = p->format,
                                  .tools = p->tools.n ? &p->tools : NULL,
                                  .no_calls = !p->tools.n,
+                                 .verbatim = p->constraint.kind == CONSTRAINT_SCHEMA ||
+                                             p->constraint.kind == CONSTRAINT_OBJECT,
                                  .prompt = p->prompt_end,
                                  .prompt_len = p->prompt_end_len,
                                  .emit = on_event,

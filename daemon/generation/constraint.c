@@ -414,6 +414,12 @@ static int compile_calls(struct grammar **out, const struct generation *g, struc
     return rc;
 }
 
+/* Where the format has nothing in front of an answer, its schema is the whole text's. */
+static bool is_whole_text(const struct generation *g)
+{
+    return reasoning_of(g) == REASONING_NONE && !(g->p.format && *toolcall_answer_header(g->p.format));
+}
+
 /* A model that reasons does so before the JSON, which it would else have to write without a thought. */
 static int compile_schema(struct grammar **out, const struct generation *g, json_t *schema, struct error *err)
 {
@@ -423,8 +429,8 @@ static int compile_schema(struct grammar **out, const struct generation *g, json
                                      .context = g->model->constraints};
     if (!schema)
         return -ENOMEM;
-    int rc = o.reasoning == REASONING_NONE ? schema_compile(out, schema, err)
-                                           : tool_grammar_of_schema(out, &o, schema, err);
+    int rc =
+        is_whole_text(g) ? schema_compile(out, schema, err) : tool_grammar_of_schema(out, &o, schema, err);
     json_decref(schema);
     return rc;
 }
@@ -458,7 +464,7 @@ static char *key_of_schema(const struct generation *g)
         c->kind == CONSTRAINT_OBJECT ? strdup("{}") : json_dumps(c->value, JSON_COMPACT | JSON_ENCODE_ANY);
     char *key = NULL;
     int n = -1;
-    if (!text || reasoning_of(g) == REASONING_NONE)
+    if (!text || is_whole_text(g))
         return text;
     n = asprintf(&key, "%s %d %s", toolcall_format_name(g->p.format), (int)reasoning_of(g), text);
     free(text);

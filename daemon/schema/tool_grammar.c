@@ -16,6 +16,7 @@ struct writer {
     struct compiler c; /* its root has all schemas: {"$defs": {"0": .., "1": ..}} */
     const struct tool_grammar_options *o;
     const struct toolcall_writing *w;
+    const struct dfa *in_tags[2]; /* made when needed: texts_in_tags() */
 };
 
 /* ---- texts ---- */
@@ -71,16 +72,51 @@ static const struct dfa *texts_without(struct builder *b, const char *const *mar
     return with ? dfa_not(&b->shop, with) : NULL;
 }
 
-/* Any text up to the mark that ends it, and the mark; `schema` may limit its length. */
-static uint32_t put_until(struct writer *x, uint32_t from, const char *mark, const json_t *schema)
+/* Adds the texts that the scanner takes for the end of a text in tags; `early`: all that begin as one does.
+ */
+static void put_ends(struct writer *x, struct nfa *a, bool early)
+{
+    struct builder *b = &x->c.b;
+    struct toolcall_end_mark end;
+    for (size_t i = 0; toolcall_value_end(x->o->format, i, &end); i++) {
+        bool follows = end.then && !early;
+        uint32_t before = nfa_state(a), behind = follows ? nfa_state(a) : NFA_ACCEPT;
+        if (*end.before)
+            put_nfa_text(a, b, NFA_START, end.before, before);
+        put_nfa_text(a, b, *end.before ? before : NFA_START, end.mark, behind);
+        for (const char *blank = " \t\r\n"; follows && *blank; blank++)
+            nfa_edge(a, behind, (uint32_t)*blank, (uint32_t)*blank, behind);
+        if (follows)
+            put_nfa_text(a, b, behind, end.then, NFA_ACCEPT);
+    }
+}
+
+/* The texts in tags in which the scanner finds no end: it sees the bytes of a control token as those of any
+ * text, and a closing tag ends a text only where the call goes on or ends behind it. A text of bounded length
+ * has no closing tag at all: its states are multiplied by the length. */
+static const struct dfa *texts_in_tags(struct writer *x, bool bounded)
+{
+    struct nfa a;
+    if (x->in_tags[bounded])
+        return x->in_tags[bounded];
+    nfa_open(&a, &x->c.b.shop);
+    nfa_edge(&a, NFA_START, 0, DFA_MAX_CODE, NFA_START);
+    put_ends(x, &a, bounded);
+    nfa_edge(&a, NFA_ACCEPT, 0, DFA_MAX_CODE, NFA_ACCEPT);
+    const struct dfa *with = nfa_dfa(&a);
+    return x->in_tags[bounded] = with ? dfa_not(&x->c.b.shop, with) : NULL;
+}
+
+/* Any text up to the tag that ends it, and the tag; `schema` may limit its length. */
+static uint32_t put_tagged(struct writer *x, uint32_t from, const char *mark, const json_t *schema)
 {
     struct builder *b = &x->c.b;
     uint32_t to = builder_state(b);
     const json_t *min = json_object_get(schema, "minLength"), *max = json_object_get(schema, "maxLength");
-    bool control = control_at(x, mark, strlen(mark)) > 0;
-    const struct dfa *text = control ? dfa_all(&b->shop) : texts_without(b, &mark, 1);
     json_int_t least = json_integer_value(min), most = json_is_integer(max) ? json_integer_value(max) : -1;
-    if (text && (most >= 0 || least > 0) && least >= 0 && least <= MAX_LENGTH && most <= MAX_LENGTH)
+    bool bounded = (most >= 0 || least > 0) && least >= 0 && least <= MAX_LENGTH && most <= MAX_LENGTH;
+    const struct dfa *text = texts_in_tags(x, bounded);
+    if (bounded && text)
         text = dfa_length(&b->shop, text, (uint32_t)least, most < 0 ? DFA_INFINITE : (uint32_t)most);
     builder_dfa(b, text, SPELL_RAW, from, to, true);
     return put_text(x, to, mark, strlen(mark));
@@ -114,26 +150,42 @@ static uint32_t put_value(struct writer *x, uint32_t from, json_t *schema)
     return to;
 }
 
-/* One of the strings that an enum lists, or any; `rest` ends it. */
-static uint32_t put_string(struct writer *x, uint32_t from, const json_t *schema, const char *rest)
+/* Number i of the strings that a schema lists; NULL beyond the last. */
+static const json_t *word_at(const json_t *schema, size_t i)
 {
     const json_t *only = json_object_get(schema, "const"), *list = json_object_get(schema, "enum");
+    return only ? (i ? NULL : only) : json_array_get(list, i);
+}
+
+static bool is_read_back(struct writer *x, const json_t *word)
+{
+    const struct dfa *texts = texts_in_tags(x, false);
+    return json_is_string(word) && texts &&
+           dfa_accepts(texts, json_string_value(word), json_string_length(word));
+}
+
+/* One of the strings that an enum lists, of those that can be written in tags, or any; `rest` ends it. */
+static uint32_t put_string(struct writer *x, uint32_t from, const json_t *schema, const char *rest)
+{
     uint32_t to = builder_state(&x->c.b);
-    if (!json_is_string(only) && !json_array_size(list))
-        return put_until(x, from, rest, schema);
-    for (size_t i = 0; i < (only ? 1 : json_array_size(list)); i++) {
-        const json_t *word = only ? only : json_array_get(list, i);
-        if (json_is_string(word))
-            builder_empty(&x->c.b,
-                          builder_text(&x->c.b, from, json_string_value(word), json_string_length(word)), to);
+    const json_t *word;
+    bool any = true;
+    for (size_t i = 0; (word = word_at(schema, i)); i++) {
+        if (!is_read_back(x, word))
+            continue;
+        any = false;
+        builder_empty(&x->c.b, builder_text(&x->c.b, from, json_string_value(word), json_string_length(word)),
+                      to);
     }
-    return put_text(x, to, rest, strlen(rest));
+    return any ? put_tagged(x, from, rest, schema) : put_text(x, to, rest, strlen(rest));
 }
 
 /* A name stands in JSON strings and in tags alike. */
 static int check_name(struct writer *x, const char *name)
 {
-    if (*name && strlen(name) <= MAX_NAME && !strpbrk(name, "\"\\<>[]{}|\n\r\t\1\2\3\4"))
+    size_t n = strlen(name);
+    bool blank_ends = n && (name[0] == ' ' || name[n - 1] == ' ');
+    if (n && n <= MAX_NAME && !blank_ends && !strpbrk(name, "\"\\<>[]{}|\n\r\t\1\2\3\4"))
         return 0;
     return builder_fail(&x->c.b, -EINVAL, "the name %.40s cannot be written in the format %s", name,
                         toolcall_format_name(x->o->format));
@@ -146,7 +198,14 @@ static int check_text(struct writer *x, const char *name, const json_t *schema)
                                        "title",    "default",   "examples",  "$comment",  "description",
                                        "readOnly", "writeOnly", "deprecated"};
     const char *key;
+    const json_t *word;
     json_t *value;
+    for (size_t i = 0; (word = word_at(schema, i)); i++)
+        if (json_is_string(word) && !is_read_back(x, word))
+            return builder_fail(
+                &x->c.b, -ENOTSUP,
+                "a value of the parameter %.40s holds tags that would end it in the format %s", name,
+                toolcall_format_name(x->o->format));
     json_object_foreach((json_t *)schema, key, value)
     {
         bool known = false;
@@ -266,6 +325,23 @@ static uint32_t put_calls(struct writer *x, uint32_t from)
     return put_text(x, end, x->w->end, strlen(x->w->end));
 }
 
+#define MAX_MARKS 16
+
+/* Text without the marks that the scanner follows in a reasoning, up to the one that closes it. */
+static uint32_t put_thinking(struct writer *x, uint32_t from, const char *close)
+{
+    struct builder *b = &x->c.b;
+    const char *marks[MAX_MARKS];
+    size_t n = 0;
+    for (const char *mark; (mark = toolcall_mark_in_reasoning(x->o->format, n)); n++) {
+        assert(n < MAX_MARKS);
+        marks[n] = mark;
+    }
+    uint32_t to = builder_state(b);
+    builder_dfa(b, texts_without(b, marks, n), SPELL_RAW, from, to, true);
+    return put_text(x, to, close, strlen(close));
+}
+
 /* The reasoning, and up to two new lines. */
 static uint32_t put_reasoning(struct writer *x, uint32_t from)
 {
@@ -278,7 +354,7 @@ static uint32_t put_reasoning(struct writer *x, uint32_t from)
         builder_empty(b, from, out);
         at = put_text(x, from, r.open, strlen(r.open));
     }
-    at = put_until(x, at, r.close, NULL);
+    at = put_thinking(x, at, r.close);
     uint32_t line = builder_text(b, at, "\n", 1), lines = builder_text(b, line, "\n", 1);
     builder_empty(b, at, out);
     builder_empty(b, line, out);
@@ -596,8 +672,10 @@ int tool_grammar_of_schema(struct grammar **out, const struct tool_grammar_optio
                            struct error *err)
 {
     struct writer x = {.o = o, .c.root = schema};
-    uint32_t start, end = put_value(&x, open_writer(&x, &start), schema);
-    return close_writer(&x, start, end, out, err);
+    const char *header = toolcall_answer_header(o->format);
+    uint32_t start, behind = open_writer(&x, &start);
+    behind = put_text(&x, behind, header, strlen(header));
+    return close_writer(&x, start, put_value(&x, behind, schema), out, err);
 }
 
 int tool_grammar_without(struct grammar **out, const struct tool_grammar_options *o, const char *const *texts,

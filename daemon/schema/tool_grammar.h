@@ -38,7 +38,7 @@ int tool_grammar_compile(struct grammar **out, const struct tool_grammar_options
  * the options only format (or NULL) and is_control count. -E2BIG, -ENOMEM. */
 int tool_grammar_without(struct grammar **out, const struct tool_grammar_options *o, const char *const *texts,
                          size_t n, struct error *err);
-/* Texts of a schema, behind what is reasoned: of the options only format, reasoning and is_control count.
- * Errors as schema_compile(). */
+/* Texts of a schema, behind what is reasoned and the header of the answer where the format has one: of the
+ * options only format, reasoning and is_control count. Errors as schema_compile(). */
 int tool_grammar_of_schema(struct grammar **out, const struct tool_grammar_options *o, json_t *schema,
                            struct error *err);

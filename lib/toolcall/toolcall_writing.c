@@ -93,6 +93,29 @@ const struct toolcall_writing *toolcall_writing_of(const struct toolcall_format 
     return NULL;
 }
 
+bool toolcall_value_end(const struct toolcall_format *f, size_t i, struct toolcall_end_mark *out)
+{
+    const struct tags none = {0}, *t = f->tags ? f->tags : &none;
+    const struct toolcall_end_mark all[] = {
+        {"", t->value_end, t->param},
+        {"", t->value_end, t->close},
+        {"", t->value_end, t->section_end},
+        {"", t->value_end, t->open},
+        {"", t->close, t->close},
+        {"", t->close, t->section_end},
+        {"", t->close, t->open},
+        {"\n", t->strips_newline ? t->param : NULL, NULL},
+    };
+    for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+        bool follows = k + 1 == sizeof all / sizeof *all || (all[k].then && *all[k].then);
+        if (all[k].mark && follows && !i--) {
+            *out = all[k];
+            return true;
+        }
+    }
+    return false;
+}
+
 struct toolcall_reasoning toolcall_reasoning_of(const struct toolcall_format *f)
 {
     struct toolcall_reasoning r = {f->think, NULL};
@@ -102,6 +125,19 @@ struct toolcall_reasoning toolcall_reasoning_of(const struct toolcall_format *f)
         if (m->action == MARK_THINK_END)
             r.close = m->s;
     return r;
+}
+
+const char *toolcall_mark_in_reasoning(const struct toolcall_format *f, size_t i)
+{
+    for (const struct mark *m = f->marks; m->action; m++)
+        if ((m->action == MARK_THINK_END || m->in_reasoning) && !i--)
+            return m->s;
+    return NULL;
+}
+
+const char *toolcall_answer_header(const struct toolcall_format *f)
+{
+    return f->harmony ? "<|channel|>final<|message|>" : "";
 }
 
 bool toolcall_reasoning_is_open(const struct toolcall_format *f, const char *prompt, size_t n)

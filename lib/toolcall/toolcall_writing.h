@@ -30,9 +30,21 @@ bool toolcall_call_ends_reasoning(const struct toolcall_format *f);
 /* True if a call is a whole text that begins as a JSON object. */
 bool toolcall_is_bare(const struct toolcall_format *f);
 
+/* By what the scanner knows the end of a text in tags, number i: `before` and `mark`, and behind blanks
+ * `then`. False beyond the last, and where arguments are JSON. */
+struct toolcall_end_mark {
+    const char *before, *mark; /* `before` may be empty */
+    const char *then;          /* NULL: anything */
+};
+bool toolcall_value_end(const struct toolcall_format *f, size_t i, struct toolcall_end_mark *out);
+
 struct toolcall_reasoning {
     const char *open, *close; /* NULL: the format has none */
 };
+/* A mark that ends a reasoning or begins a call in it, number i; NULL beyond the last. */
+const char *toolcall_mark_in_reasoning(const struct toolcall_format *f, size_t i);
+/* What a format writes between its reasoning and its answer: "" or a header. */
+const char *toolcall_answer_header(const struct toolcall_format *f);
 struct toolcall_reasoning toolcall_reasoning_of(const struct toolcall_format *f);
 /* Tells if a prompt of n bytes ends with the mark that opens a reasoning. */
 bool toolcall_reasoning_is_open(const struct toolcall_format *f, const char *prompt, size_t n);

@@ -167,6 +167,35 @@ Test(tool_choice, a_format_waits_for_the_end_of_the_reasoning_that_the_prompt_op
     end();
 }
 
+/* What a schema allows is the answer, whatever marks of calls and reasoning stand in it. */
+Test(tool_choice, marks_in_json_of_a_schema_are_words)
+{
+    static const struct {
+        const char *format, *json;
+    } cases[] = {
+        {"hermes", "[\"<think>a</think>\",\"<tool_call>{}</tool_call>\"]"},
+        {"qwen3.5", "{\"<function=f></function>\":true}"},
+        {"harmony", "\"<|end|><|start|>assistant to=f<|message|>{}<|call|>\""},
+        {"llama3-json", "{\"name\":\"stop\",\"parameters\":{}}"},
+        {"mistral-nemo", "[\"[TOOL_CALLS][{\\\"name\\\": \\\"f\\\", \\\"arguments\\\": {}}]\"]"},
+    };
+    start();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char members[1536];
+        snprintf(members, sizeof members, ASK ",\"chat_format\":\"%s\",\"guided_json\":{\"const\":%s}," TOOLS,
+                 cases[i].format, cases[i].json);
+        json_t *root = ask(CHAT, members), *want = json_loads(cases[i].json, JSON_DECODE_ANY, NULL);
+        const char *content = json_text(root, "choices.0.message.content");
+        json_t *got = json_loads(content, JSON_DECODE_ANY, NULL);
+        cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "stop");
+        cr_assert(json_equal(got, want), "%s: %s", cases[i].format, content);
+        json_decref(got);
+        json_decref(want);
+        json_decref(root);
+    }
+    end();
+}
+
 /* ---- strict tools that may be called ---- */
 
 #define STRICT                                                                                               \

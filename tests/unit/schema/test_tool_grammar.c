@@ -1,13 +1,6 @@
 /* Calls that a grammar makes a model write, format by format: the scanner reads them as it reads the model's
  * own. */
-#include "chat/tool_list.h"
-#include "grammar/matcher.h"
-#include "schema/tool_grammar.h"
-#include "toolcall/toolcall_writing.h"
-
-#include <criterion/criterion.h>
-#include <errno.h>
-#include <string.h>
+#include "tool_case.h"
 
 static const char tools_text[] =
     "[{\"type\":\"function\",\"function\":{\"name\":\"add\",\"parameters\":{\"type\":\"object\","
@@ -15,62 +8,6 @@ static const char tools_text[] =
     "\"word\":{\"type\":\"string\",\"maxLength\":5},\"unit\":{\"$ref\":\"#/$defs/u\"}},\"required\":[\"n\"],"
     "\"additionalProperties\":false,\"$defs\":{\"u\":{\"enum\":[\"C\",\"F\"]}}}}},"
     "{\"type\":\"function\",\"function\":{\"name\":\"list\"}}]";
-
-static struct arena arena;
-static json_t *list;
-static struct toolcall_tools tools;
-
-static void open_tools(const char *text)
-{
-    list = json_loads(text, 0, NULL);
-    cr_assert(list);
-    cr_assert_eq(tool_list_read(&arena, list, &tools), 0);
-}
-
-static void close_tools(void)
-{
-    json_decref(list);
-    arena_close(&arena);
-}
-
-static bool none_is_control(const void *context, const char *mark)
-{
-    (void)context;
-    (void)mark;
-    return false;
-}
-
-static struct tool_grammar_options options_of(const char *format)
-{
-    return (struct tool_grammar_options){
-        .format = toolcall_format_find(format), .list = list, .tools = &tools, .is_control = none_is_control};
-}
-
-/* Bytes of a text that the grammar takes; -1 when all are taken and the text may not end there. */
-static long taken(const struct tool_grammar_options *o, const char *text)
-{
-    struct grammar *g = NULL;
-    struct matcher *m = NULL;
-    struct error err = {0};
-    cr_assert_eq(tool_grammar_compile(&g, o, &err), 0, "%s: %s", toolcall_format_name(o->format), err.text);
-    cr_assert_eq(matcher_open(&m, g), 0);
-    size_t n = matcher_bytes(m, text, strlen(text));
-    bool whole = n == strlen(text) && !matcher_can_end(m);
-    matcher_close(m);
-    grammar_unref(g);
-    return whole ? -1 : (long)n;
-}
-
-static void expect_taken(const struct tool_grammar_options *o, const char *text)
-{
-    cr_assert_eq(taken(o, text), (long)strlen(text), "%s: %ld of %s", toolcall_format_name(o->format),
-                 taken(o, text), text);
-}
-
-static void expect_refused(const struct tool_grammar_options *o, const char *text)
-{
-    cr_assert_neq(taken(o, text), (long)strlen(text), "%s: %s", toolcall_format_name(o->format), text);
-}
 
 /* --- what is written is what is read --- */
 
@@ -214,6 +151,37 @@ Test(tool_grammar, a_schemas_text_stands_behind_the_reasoning)
     json_decref(schema);
 }
 
+Test(tool_grammar, a_schemas_text_stands_in_harmonys_final_channel)
+{
+    struct tool_grammar_options o = {.format = toolcall_format_find("harmony"),
+                                     .is_control = none_is_control};
+    static const struct {
+        enum tool_grammar_reasoning reasoning;
+        const char *text;
+        bool whole;
+    } cases[] = {
+        {REASONING_NONE, "<|channel|>final<|message|>1", true},
+        {REASONING_NONE, "1", false},
+        {REASONING_POSSIBLE, "<|channel|>final<|message|>1", true},
+        {REASONING_POSSIBLE,
+         "<|channel|>analysis<|message|>so<|end|><|start|>assistant<|channel|>final<|message|>1", true},
+        {REASONING_POSSIBLE, "<|channel|>analysis<|message|>so<|call|><|end|><|start|>assistant", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *schema = json_pack("{s:i}", "const", 1);
+        struct grammar *g = NULL;
+        struct matcher *m = NULL;
+        o.reasoning = cases[i].reasoning;
+        cr_assert_eq(tool_grammar_of_schema(&g, &o, schema, NULL), 0);
+        cr_assert_eq(matcher_open(&m, g), 0);
+        size_t n = matcher_bytes(m, cases[i].text, strlen(cases[i].text));
+        cr_assert_eq(n == strlen(cases[i].text), cases[i].whole, "%s", cases[i].text);
+        matcher_close(m);
+        grammar_unref(g);
+        json_decref(schema);
+    }
+}
+
 Test(tool_grammar, a_tagged_text_ends_at_its_tag_and_keeps_its_length)
 {
     open_tools(tools_text);
@@ -248,18 +216,6 @@ Test(tool_grammar, a_control_token_stands_for_its_mark_and_in_no_string)
 }
 
 /* --- refusals --- */
-
-static int refusal(const char *format, const char *text, struct error *err)
-{
-    struct grammar *g = NULL;
-    open_tools(text);
-    struct tool_grammar_options o = options_of(format);
-    int rc = tool_grammar_compile(&g, &o, err);
-    grammar_unref(g);
-    close_tools();
-    arena = (struct arena){0};
-    return rc;
-}
 
 #define TOOL(name, more, schema)                                                                             \
     "[{\"type\":\"function\",\"function\":{\"name\":\"" name "\"," more "\"parameters\":" schema "}}]"
@@ -436,9 +392,11 @@ static bool is_allowed(const char *name, const char *arguments)
     json_t *a = json_loads(arguments, 0, NULL);
     json_t *n = json_object_get(a, "n"), *word = json_object_get(a, "word"),
            *unit = json_object_get(a, "unit");
-    bool ok = json_is_object(a), adds = !strcmp(name, "add");
+    bool ok = json_is_object(a), adds = !strcmp(name, "add"),
+         more = json_is_array(json_object_get(a, "more"));
     if (adds) {
-        size_t known = 1 + (word != NULL) + (unit != NULL);
+        size_t known = 1 + (word != NULL) + (unit != NULL) + more;
+        ok &= tools.list[0].n_params == 3 || (word && unit && more);
         ok &= json_is_integer(n) && json_integer_value(n) >= 1 && json_integer_value(n) <= 9;
         ok &= json_object_size(a) == known && (!word || json_is_string(word));
         ok &= !unit || (json_is_string(unit) && strchr("CF", *json_string_value(unit)));
@@ -671,6 +629,29 @@ Test(tool_grammar, on_random_ways_through_lazy_texts_every_call_heard_is_allowed
         cr_assert_eq(tool_grammar_compile(&g, &o, NULL), 0);
         for (uint32_t seed = 1; seed <= 60; seed++)
             walk_and_hear(g, f, i % 2, seed);
+        grammar_unref(g);
+    }
+    close_tools();
+}
+
+/* Those that must come: reasoning, then calls that are whole, whatever their texts hold. */
+Test(tool_grammar, on_random_ways_through_forced_calls_every_call_heard_is_allowed)
+{
+    unsigned n_calls = 0;
+    open_tools(OPEN_TOOLS);
+    for (size_t i = 0; i < 4 * toolcall_n_formats(); i++) {
+        const struct toolcall_format *f = toolcall_format_at(i / 4);
+        struct tool_grammar_options o = options_of(toolcall_format_name(f));
+        struct grammar *g = NULL;
+        n_calls = i % 4 ? n_calls : 0;
+        o.is_control = i % 2 ? all_are_control : none_is_control;
+        o.reasoning = i % 4 / 2 ? REASONING_POSSIBLE : REASONING_NONE;
+        if (!toolcall_writing_of(f))
+            continue;
+        cr_assert_eq(tool_grammar_compile(&g, &o, NULL), 0);
+        for (uint32_t seed = 1; seed <= 60; seed++)
+            n_calls += walk_and_hear(g, f, i % 2, seed);
+        cr_expect(i % 4 < 3 || n_calls, "%s: no way ends", toolcall_format_name(f));
         grammar_unref(g);
     }
     close_tools();
