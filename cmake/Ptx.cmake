@@ -73,12 +73,19 @@ function(hearth_ptx out_var directory)
     set(${out_var} ${files} PARENT_SCOPE)
 endfunction()
 
-# Machine code for the compute capabilities of HEARTH_CUBINS, where ptxas is installed and knows them.
-set(HEARTH_CUBINS "" CACHE STRING "Compute capabilities to assemble the kernels for with ptxas: all (80;86;89;90;100;120), a list, or empty")
+# Machine code for the compute capabilities of HEARTH_CUBINS, where ptxas is installed and knows them. A tree with tests has none
+# unless it is asked: they take two minutes of a core, and no test has a device.
+set(HEARTH_CUBINS "auto" CACHE STRING "Compute capabilities to assemble the kernels for with ptxas: auto (all where it is installed, in a build without tests), all (80;86;89;90;100;120), a list, or empty")
 find_program(HEARTH_PTXAS ptxas PATHS /usr/local/cuda/bin /opt/cuda/bin)
 function(hearth_cubin_generations out_var)
     set(wanted ${HEARTH_CUBINS})
     set(known)
+    if(wanted STREQUAL "auto")
+        set(wanted)
+        if(HEARTH_PTXAS AND NOT HEARTH_TESTS)
+            set(wanted all)
+        endif()
+    endif()
     if(wanted STREQUAL "all")
         set(wanted 80 86 89 90 100 120)
     endif()

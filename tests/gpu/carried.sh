@@ -54,14 +54,14 @@ for tool in sh awk grep sed tar gzip ldd basename cat cp cut date df dirname env
     [ -e "$root/bin/$tool" ] || ln -s "$place" "$root/bin/$tool"
 done
 keep "$HEARTH_LIBCUDA"
-cp "$HEARTH_LIBCUDA" "$root/driver/libcuda.so.1"
+cp "$HEARTH_LIBCUDA" "$root/driver/" # by its name gpu_serve knows that it is no device
 cp "$here/carried.sh" "$root/bin/"
 [ ! -e "$root$(ldd "$2/bin/hearthd" | sed -n 's/.*=> \(\/.*libmicrohttpd[^ ]*\) .*/\1/p')" ] || fail "the root has the daemon's libraries"
 
 # inside [PART]: in the root, with nothing of this shell's environment.
 inside() {
     # shellcheck disable=SC2016,SC2086
-    env -i PATH=/bin GPU_PATIENCE=10 HEARTH_LIBCUDA=/driver/libcuda.so.1 unshare $user --mount --pid --fork --kill-child \
+    env -i PATH=/bin GPU_PATIENCE=10 HEARTH_LIBCUDA="/driver/${HEARTH_LIBCUDA##*/}" unshare $user --mount --pid --fork --kill-child \
         /bin/sh -c '/bin/mount --rbind /proc "$0/proc" && /bin/mount --rbind /dev "$0/dev" && exec /usr/sbin/chroot "$0" /bin/sh /bin/carried.sh --inside "$1"' \
         "$root" "${1:-}" >"$work/log" 2>&1
 }
