@@ -204,3 +204,7 @@ struct backend_ops {
 };
 
 extern const struct backend_ops cpu_backend, cuda_backend;
+
+/* Checks the numbers that every backend bounds alike; open() of each calls it first. Any thread. Returns 0,
+ * or -EINVAL with words that name the limit. */
+int backend_check_config(const struct backend_config *cfg, struct error *err);

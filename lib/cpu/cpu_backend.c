@@ -53,21 +53,6 @@ static void read_device_name(char *name, size_t size)
 #endif
 }
 
-static int check_config(const struct backend_config *cfg, struct error *err)
-{
-    if (cfg->n_slots < 1 || cfg->n_slots > STEP_MAX_SLOTS)
-        return error_set(err, -EINVAL, "%u slots, must be 1..%u", cfg->n_slots, STEP_MAX_SLOTS);
-    if (cfg->n_ctx < 1 || cfg->n_ctx > 1u << 24)
-        return error_set(err, -EINVAL, "a context of %u tokens, must be 1..%u", cfg->n_ctx, 1u << 24);
-    if (cfg->steps_in_flight > DECODER_RING)
-        return error_set(err, -EINVAL, "%u steps in flight, must be 1 or 2", cfg->steps_in_flight);
-    if (cfg->kv_type >= KV_N_TYPES)
-        return error_set(err, -EINVAL, "unknown KV cache type %u", (unsigned)cfg->kv_type);
-    if (cfg->arithmetic == BACKEND_EXACT && !cfg->eager)
-        return error_set(err, -EINVAL, "arithmetic exact needs the eager executor");
-    return 0;
-}
-
 static void cpu_close(struct backend *be)
 {
     struct decoder *d = (struct decoder *)be;
@@ -100,9 +85,11 @@ static int take_ring(struct decoder *d, struct error *err)
 
 static int cpu_open(struct backend **out, const struct backend_config *cfg, struct error *err)
 {
-    int rc = check_config(cfg, err);
+    int rc = backend_check_config(cfg, err);
     if (rc < 0)
         return rc;
+    if (cfg->arithmetic == BACKEND_EXACT && !cfg->eager)
+        return error_set(err, -EINVAL, "arithmetic exact needs the eager executor");
     const char *isa = cfg->isa && strcmp(cfg->isa, "avx512") == 0 ? "avx512vnni" : cfg->isa;
     rc = matmul_check_isa(isa, err);
     if (rc < 0)

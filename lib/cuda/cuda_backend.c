@@ -24,21 +24,6 @@
 
 /* --- life --- */
 
-static int check_config(const struct backend_config *cfg, struct error *err)
-{
-    if (cfg->n_slots < 1 || cfg->n_slots > STEP_MAX_SLOTS)
-        return error_set(err, -EINVAL, "%u slots, must be 1..%u", cfg->n_slots, STEP_MAX_SLOTS);
-    if (cfg->n_ctx < 1 || cfg->n_ctx > 1u << 24)
-        return error_set(err, -EINVAL, "a context of %u tokens, must be 1..%u", cfg->n_ctx, 1u << 24);
-    if (cfg->steps_in_flight > DECODER_RING)
-        return error_set(err, -EINVAL, "%u steps in flight, must be 1 or 2", cfg->steps_in_flight);
-    if (cfg->kv_type >= KV_N_TYPES)
-        return error_set(err, -EINVAL, "KV cache type %u is not known", (unsigned)cfg->kv_type);
-    if (cfg->arithmetic != BACKEND_INT8)
-        return error_set(err, -EINVAL, "arithmetic exact needs backend cpu and executor eager");
-    return 0;
-}
-
 static int copy_end_tokens(struct cuda_decoder *d, struct error *err)
 {
     const struct backend_config *cfg = &d->cfg;
@@ -90,9 +75,11 @@ static void cuda_close(struct backend *be)
 
 static int cuda_open(struct backend **out, const struct backend_config *cfg, struct error *err)
 {
-    int rc = check_config(cfg, err);
+    int rc = backend_check_config(cfg, err);
     if (rc < 0)
         return rc;
+    if (cfg->arithmetic != BACKEND_INT8)
+        return error_set(err, -EINVAL, "arithmetic exact needs backend cpu and executor eager");
     struct cuda_decoder *d = calloc(1, sizeof *d);
     if (!d)
         return error_set(err, -ENOMEM, "cuda backend: out of memory");
