@@ -509,23 +509,32 @@ static const struct dfa *match(struct parser *p, size_t from, size_t to, bool bo
     return d;
 }
 
+/* Takes the next byte at or behind *i that is not part of a class or escaped. Returns false at the end. */
+static bool next_syntax(const struct parser *p, size_t *i, char *c)
+{
+    for (bool class = false; *i < p->n;) {
+        *c = p->s[(*i)++];
+        if (*c == '\\')
+            ++*i;
+        else if (class)
+            class = *c != ']';
+        else if (*c == '[')
+            class = true;
+        else
+            return true;
+    }
+    return false;
+}
+
 /* The byte behind the group that begins at `from`, or 0. */
 static size_t group_end(const struct parser *p, size_t from)
 {
     unsigned depth = 0;
-    bool class = false;
-    for (size_t i = from; i < p->n; i++) {
-        char c = p->s[i];
-        if (c == '\\')
-            i++;
-        else if (class)
-            class = c != ']';
-        else if (c == '[')
-            class = true;
-        else if (c == '(')
-            depth++;
-        else if (c == ')' && --depth == 0)
-            return i + 1;
+    char c;
+    for (size_t i = from; next_syntax(p, &i, &c);) {
+        depth += c == '(';
+        if (c == ')' && --depth == 0)
+            return i;
     }
     return 0;
 }
@@ -534,20 +543,10 @@ static size_t group_end(const struct parser *p, size_t from)
 static bool has_choice(const struct parser *p, size_t from)
 {
     unsigned depth = 0;
-    bool class = false;
-    for (size_t i = from; i < p->n; i++) {
-        char c = p->s[i];
-        if (c == '\\')
-            i++;
-        else if (class)
-            class = c != ']';
-        else if (c == '[')
-            class = true;
-        else if (c == '(')
-            depth++;
-        else if (c == ')')
-            depth--;
-        else if (c == '|' && depth == 0)
+    char c;
+    for (size_t i = from; next_syntax(p, &i, &c);) {
+        depth += (c == '(') - (c == ')');
+        if (c == '|' && depth == 0)
             return true;
     }
     return false;
