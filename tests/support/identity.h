@@ -31,6 +31,41 @@ struct circumstances {
     enum engine_speculation speculation;
 };
 
+struct named_circumstances {
+    const char *what;
+    struct circumstances c;
+};
+
+/* Rows of the tables of several tests. */
+#define BESIDE_SEVEN_OTHERS                                                                                  \
+    {                                                                                                        \
+        "two steps in flight, beside seven others",                                                          \
+        {                                                                                                    \
+            .isa = "auto", .n_threads = 2, .steps_in_flight = 2, .n_neighbours = 7                           \
+        }                                                                                                    \
+    }
+#define CHUNKS_OF_7_BESIDE_THREE                                                                             \
+    {                                                                                                        \
+        "chunks of 7, beside three others",                                                                  \
+        {                                                                                                    \
+            .isa = "auto", .n_threads = 1, .steps_in_flight = 1, .max_chunk = 7, .n_neighbours = 3           \
+        }                                                                                                    \
+    }
+#define CHUNKS_OF_1                                                                                          \
+    {                                                                                                        \
+        "chunks of 1, avx2",                                                                                 \
+        {                                                                                                    \
+            .isa = "avx2", .n_threads = 1, .steps_in_flight = 2, .max_chunk = 1                              \
+        }                                                                                                    \
+    }
+#define AFTER_A_HIT                                                                                          \
+    {                                                                                                        \
+        "after a prefix hit",                                                                                \
+        {                                                                                                    \
+            .isa = "auto", .n_threads = 2, .steps_in_flight = 2, .after_hit = true                           \
+        }                                                                                                    \
+    }
+
 struct rig {
     struct model *model;
     struct executor *x;
@@ -149,10 +184,39 @@ static inline void wait_done(struct rig *rig, struct answer *a)
     cr_assert(a->r.finish == ENGINE_LENGTH || a->r.finish == ENGINE_EOS, "finish %d", a->r.finish);
 }
 
+static struct answer neighbours[N_NEIGHBOURS];
+
+/* Submits c->n_neighbours other requests with the chains of chains[] (NULL: none has one; an entry may be
+ * NULL). */
+static inline void begin_neighbours(struct rig *rig, const struct circumstances *c,
+                                    struct sampler_chain *const chains[N_NEIGHBOURS])
+{
+    for (uint32_t i = 0; i < c->n_neighbours; i++) {
+        prepare(&neighbours[i], rig->n_vocab, i + 1);
+        neighbours[i].r.chain = chains ? chains[i] : NULL;
+        cr_assert_eq(engine_submit(rig->e, &neighbours[i].r, NULL), 0);
+    }
+}
+
+static inline void end_neighbours(struct rig *rig, const struct circumstances *c)
+{
+    for (uint32_t i = 0; i < c->n_neighbours; i++)
+        wait_done(rig, &neighbours[i]);
+}
+
+/* Submits `a` beside them, and waits for all. */
+static inline void ask_beside(struct rig *rig, const struct circumstances *c, struct answer *a,
+                              struct sampler_chain *const chains[N_NEIGHBOURS])
+{
+    begin_neighbours(rig, c, chains);
+    cr_assert_eq(engine_submit(rig->e, &a->r, NULL), 0);
+    wait_done(rig, a);
+    end_neighbours(rig, c);
+}
+
 /* False when this CPU lacks the instruction set. */
 static inline bool ask(const char *path, struct circumstances c, struct answer *a)
 {
-    static struct answer neighbours[N_NEIGHBOURS];
     struct rig rig;
     if (!rig_open(&rig, path, &c, NULL, 0))
         return false;
@@ -162,14 +226,7 @@ static inline bool ask(const char *path, struct circumstances c, struct answer *
         wait_done(&rig, a);
         prepare(a, rig.n_vocab, 0);
     }
-    for (uint32_t i = 0; i < c.n_neighbours; i++) {
-        prepare(&neighbours[i], rig.n_vocab, i + 1);
-        cr_assert_eq(engine_submit(rig.e, &neighbours[i].r, NULL), 0);
-    }
-    cr_assert_eq(engine_submit(rig.e, &a->r, NULL), 0);
-    wait_done(&rig, a);
-    for (uint32_t i = 0; i < c.n_neighbours; i++)
-        wait_done(&rig, &neighbours[i]);
+    ask_beside(&rig, &c, a, NULL);
     cr_assert_eq(a->r.n_cached, c.after_hit ? N_PROMPT / 64 * 64 : 0);
     rig_close(&rig);
     return true;

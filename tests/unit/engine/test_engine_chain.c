@@ -26,34 +26,25 @@ static void mix_of(struct sampler_chain *c, enum mix mix)
 /* False when this CPU lacks the instruction set. */
 static bool ask_chain(const struct circumstances *c, enum mix mix, struct answer *a)
 {
-    static struct answer neighbours[N_NEIGHBOURS];
-    static struct sampler_chain chains[N_NEIGHBOURS + 1];
+    static struct sampler_chain own, others[N_NEIGHBOURS];
+    struct sampler_chain *chains[N_NEIGHBOURS] = {NULL};
     struct rig rig;
     if (!rig_open(&rig, MODEL, c, NULL, 0))
         return false;
-    for (uint32_t i = 0; i < c->n_neighbours; i++) {
-        prepare(&neighbours[i], rig.n_vocab, i + 1);
-        mix_of(&chains[i + 1], FILTERS);
-        neighbours[i].r.chain = i % 2 ? &chains[i + 1] : NULL;
-        cr_assert_eq(engine_submit(rig.e, &neighbours[i].r, NULL), 0);
+    for (uint32_t i = 1; i < N_NEIGHBOURS; i += 2) {
+        mix_of(&others[i], FILTERS);
+        chains[i] = &others[i];
     }
     prepare(a, rig.n_vocab, 0);
-    mix_of(&chains[0], mix);
-    a->r.chain = &chains[0];
-    cr_assert_eq(engine_submit(rig.e, &a->r, NULL), 0);
-    wait_done(&rig, a);
-    for (uint32_t i = 0; i < c->n_neighbours; i++)
-        wait_done(&rig, &neighbours[i]);
+    mix_of(&own, mix);
+    a->r.chain = &own;
+    ask_beside(&rig, c, a, chains);
     rig_close(&rig);
     return true;
 }
 
-static const struct {
-    const char *what;
-    struct circumstances c;
-} cases[] = {
-    {"two steps in flight, beside seven others",
-     {.isa = "auto", .n_threads = 2, .steps_in_flight = 2, .n_neighbours = 7}},
+static const struct named_circumstances cases[] = {
+    BESIDE_SEVEN_OTHERS,
     {"chunks of 7, beside three others, with drafts",
      {.isa = "avx2",
       .n_threads = 1,

@@ -102,36 +102,22 @@ Test(engine_embed, the_mean_is_that_of_the_last_states_of_all_beginnings)
     rig_close(&rig);
 }
 
-static const struct {
-    const char *what;
-    struct circumstances c;
-} cases[] = {
-    {"two steps in flight, beside seven others",
-     {.isa = "auto", .n_threads = 2, .steps_in_flight = 2, .n_neighbours = 7}},
-    {"chunks of 7, beside three others",
-     {.isa = "auto", .n_threads = 1, .steps_in_flight = 1, .max_chunk = 7, .n_neighbours = 3}},
-    {"chunks of 1, avx2", {.isa = "avx2", .n_threads = 2, .steps_in_flight = 2, .max_chunk = 1}},
-    {"after a prefix hit", {.isa = "auto", .n_threads = 2, .steps_in_flight = 2, .after_hit = true}},
-};
+static const struct named_circumstances cases[] = {BESIDE_SEVEN_OTHERS, CHUNKS_OF_7_BESIDE_THREE, CHUNKS_OF_1,
+                                                   AFTER_A_HIT};
 
 /* False when this CPU lacks the instruction set. */
 static bool embed_in(const struct circumstances *c, enum engine_pooling pooling, float *out)
 {
-    static struct answer neighbours[N_NEIGHBOURS];
     int32_t tokens[N_PROMPT];
     struct rig rig;
     if (!rig_open(&rig, MODEL, c, NULL, 0))
         return false;
     tokens_of(tokens, N_PROMPT, rig.n_vocab, 9);
-    for (uint32_t i = 0; i < c->n_neighbours; i++) {
-        prepare(&neighbours[i], rig.n_vocab, i + 1);
-        cr_assert_eq(engine_submit(rig.e, &neighbours[i].r, NULL), 0);
-    }
+    begin_neighbours(&rig, c, NULL);
     if (c->after_hit)
         embed(&rig, tokens, N_PROMPT, pooling, out);
     embed(&rig, tokens, N_PROMPT, pooling, out);
-    for (uint32_t i = 0; i < c->n_neighbours; i++)
-        wait_done(&rig, &neighbours[i]);
+    end_neighbours(&rig, c);
     rig_close(&rig);
     return true;
 }

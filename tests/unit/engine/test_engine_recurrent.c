@@ -3,18 +3,13 @@
 #include "support/draft_identity.h"
 #include "support/made_model.h"
 
-static const struct {
-    const char *what;
-    struct circumstances c;
-} cases[] = {
-    {"two steps in flight, beside seven others",
-     {.isa = "auto", .n_threads = 2, .steps_in_flight = 2, .n_neighbours = 7}},
-    {"chunks of 7, beside three others",
-     {.isa = "auto", .n_threads = 1, .steps_in_flight = 1, .max_chunk = 7, .n_neighbours = 3}},
-    {"chunks of 1, avx2", {.isa = "avx2", .n_threads = 1, .steps_in_flight = 2, .max_chunk = 1}},
+static const struct named_circumstances cases[] = {
+    BESIDE_SEVEN_OTHERS,
+    CHUNKS_OF_7_BESIDE_THREE,
+    CHUNKS_OF_1,
+    AFTER_A_HIT,
     {"eager, beside three others",
      {.kind = EXECUTOR_EAGER, .isa = "auto", .n_threads = 2, .steps_in_flight = 2, .n_neighbours = 3}},
-    {"after a hit", {.isa = "auto", .n_threads = 2, .steps_in_flight = 2, .after_hit = true}},
     {"after a hit, chunks of 7, beside seven others",
      {.isa = "auto",
       .n_threads = 2,

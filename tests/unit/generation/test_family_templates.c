@@ -86,7 +86,7 @@ Test(family_templates, render_as_jinja_does)
 static struct tokenizer *open_marks(const char *const *marks, size_t n, bool has_eot)
 {
     struct gguf_write w = {0};
-    struct gguf_bytes tokens = {0}, types = {0}, merges = {0}, bytes = {0};
+    struct gguf_bytes tokens = {0}, types = {0}, merges = {0};
     put_str(&tokens, "a");
     put_u32(&types, 1);
     for (size_t i = 0; i < n; i++) {
@@ -102,19 +102,11 @@ static struct tokenizer *open_marks(const char *const *marks, size_t n, bool has
     gguf_write_u32(&w, "tokenizer.ggml.eos_token_id", 1);
     if (has_eot)
         gguf_write_u32(&w, "tokenizer.ggml.eot_token_id", 2);
-    gguf_write_head(&w, &bytes);
-    char path[] = "/tmp/hearth-test-marks-XXXXXX";
-    int fd = mkstemp(path);
-    cr_assert(fd >= 0 && write(fd, bytes.p, bytes.n) == (ssize_t)bytes.n);
-    close(fd);
-    struct tokenizer *t = fixture_open(path);
-    unlink(path);
+    struct tokenizer *t = fixture_of(&w);
     cr_assert_not_null(t);
-    free(bytes.p);
     free(tokens.p);
     free(types.p);
     free(merges.p);
-    gguf_write_free(&w);
     return t;
 }
 

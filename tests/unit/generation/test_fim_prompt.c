@@ -2,29 +2,16 @@
 #include "generation/generation.h"
 #include "gguf/gguf.h"
 #include "support/made_vocab.h"
+#include "support/tokenizer_fixture.h"
 
 #include <criterion/criterion.h>
-#include <unistd.h>
 
 static struct tokenizer *open_vocabulary(const struct made_vocab *v)
 {
     struct gguf_write w = {0};
-    struct gguf_bytes file = {0};
-    struct error err = {0};
-    struct gguf *g;
-    struct tokenizer *t;
-    char path[] = "/tmp/hearth-fim-XXXXXX";
-    int fd = mkstemp(path);
     made_vocab_write(&w, v, 300);
-    gguf_write_head(&w, &file);
-    cr_assert_eq(write(fd, file.p, file.n), (ssize_t)file.n);
-    close(fd);
-    cr_assert_eq(gguf_open(&g, path, &err), 0, "%s", err.text);
-    cr_assert_eq(tokenizer_open(&t, g, &err), 0, "%s", err.text);
-    gguf_close(g);
-    unlink(path);
-    free(file.p);
-    gguf_write_free(&w);
+    struct tokenizer *t = fixture_of(&w);
+    cr_assert_not_null(t);
     return t;
 }
 

@@ -84,20 +84,11 @@ static struct tokenizer *open_pairs(const struct pair *pairs, const struct texts
     gguf_write_array(&w, "tokenizer.ggml.token_type", GGUF_I32, v->n, types.p, types.n);
     gguf_write_array(&w, "tokenizer.ggml.merges", GGUF_STR, N_MERGES, merges.p, merges.n);
     gguf_write_array(&w, "tokenizer.ggml.scores", GGUF_F32, v->n, v->score, v->n * sizeof v->score[0]);
-    struct gguf_bytes bytes = {0};
-    gguf_write_head(&w, &bytes);
-    char path[] = "/tmp/hearth-test-merge-XXXXXX";
-    int fd = mkstemp(path);
-    cr_assert(fd >= 0 && write(fd, bytes.p, bytes.n) == (ssize_t)bytes.n);
-    close(fd);
-    struct tokenizer *t = fixture_open(path);
-    unlink(path);
+    struct tokenizer *t = fixture_of(&w);
     cr_assert_not_null(t);
-    free(bytes.p);
     free(tokens.p);
     free(merges.p);
     free(types.p);
-    gguf_write_free(&w);
     return t;
 }
 
