@@ -12,7 +12,7 @@ struct swap_view {
     const char *model;  /* the file being loaded, as a path below model_dir; NULL: none */
     const char *serves; /* likewise; NULL: none does now */
     double progress;    /* of the load, 0..1 */
-    uint64_t moves;     /* grows as the loading thread gets anywhere */
+    uint64_t moves;     /* grows as a load gets anywhere, or the closing of models at the process's end */
     bool suspended;
     /* The last swap that ended, if there was one. */
     const char *last_model; /* NULL: none */

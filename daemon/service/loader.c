@@ -25,6 +25,13 @@ static void set_progress(void *context, double fraction)
     atomic_fetch_add(&l->n_moves, 1);
 }
 
+static void count_move(void *context)
+{
+    struct loader *l = context;
+
+    atomic_fetch_add(&l->n_moves, 1);
+}
+
 /* The engine's wake: until the warm-up is over it is this thread that waits, later it is the server. */
 static void relay_wake(void *context)
 {
@@ -65,8 +72,10 @@ static void drop(struct loader *l)
 {
     engine_close(l->engine);
     l->engine = NULL;
+    count_move(l);
     prefix_disk_close(l->disk);
     l->disk = NULL;
+    count_move(l);
     chat_template_close(l->chat);
     l->chat = NULL;
     constraints_close(l->constraints);
@@ -98,7 +107,8 @@ static int load(struct loader *l, struct error *err)
         return rc;
     }
     runtime_engine_config(&l->runtime, cfg, &ec);
-    l->disk = prefix_store_open(cfg, l->runtime.executor, l->runtime.hash, l->options.prefix_dir);
+    l->disk =
+        prefix_store_open(cfg, l->runtime.executor, l->runtime.hash, l->options.prefix_dir, count_move, l);
     ec.disk = l->disk;
     ec.wake = relay_wake;
     ec.context = l;

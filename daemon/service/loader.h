@@ -56,7 +56,9 @@ struct loader {
 /* Fills *l, which must stay where it is until it is closed. */
 int loader_start(struct loader *l, uv_loop_t *loop, const struct loader_options *options, struct error *err);
 double loader_progress(const struct loader *l); /* 0..1 */
-uint64_t loader_moves(const struct loader *l);  /* grows as the loading thread gets anywhere */
+/* Grows as the loading thread gets anywhere, as the disk does with cached pages, and as loader_close() does.
+ */
+uint64_t loader_moves(const struct loader *l);
 /* In or after `done`: joins the thread; 0, or why it failed. */
 int loader_finish(struct loader *l, struct error *err);
 /* The model that was loaded, for the server; `name` is left NULL. */

@@ -76,6 +76,7 @@ struct model_set {
     char last_error[sizeof((struct error *)0)->text];
     int last;
     uint64_t last_ns;
+    uint64_t moves; /* of models that were closed */
 };
 
 static const char *name_of(const struct model_set *set, int number)
@@ -171,23 +172,32 @@ static void on_closed(uv_work_t *work, int status)
 {
     struct model_set *set = work->data;
     (void)status; /* it is never cancelled */
-    log_info("%s is unloaded", name_of(set, set->closing->number));
+    if (!set->stopping)
+        log_info("%s is unloaded", name_of(set, set->closing->number));
+    set->moves += loader_moves(set->closing->loader);
     free_place(set->closing);
     set->closing = NULL;
     if (!set->stopping)
         server_look(set->options.server);
 }
 
-/* No request has it. Giving back its memory takes a while: the loop does not wait for that. */
-static void close_place(struct model_set *set, struct place *p)
+/* Giving back its memory takes a while: the loop does not wait for that. */
+static void begin_close(struct model_set *set, struct place *p)
 {
-    assert(!set->closing && is_ready(set, p) && !p->model.n_users);
-    server_remove_model(set->options.server, &p->model);
-    if (set->victim == p)
-        set->victim = NULL;
+    assert(!set->closing);
     set->closing = p;
     set->work.data = set;
     uv_queue_work(set->options.loop, &set->work, close_on_pool, on_closed);
+}
+
+/* No request has it. */
+static void close_place(struct model_set *set, struct place *p)
+{
+    assert(is_ready(set, p) && !p->model.n_users);
+    server_remove_model(set->options.server, &p->model);
+    if (set->victim == p)
+        set->victim = NULL;
+    begin_close(set, p);
 }
 
 /* --- loading --- */
@@ -667,6 +677,7 @@ static const struct server_admin admin = {
 void model_set_view(const struct model_set *set, struct swap_view *out)
 {
     const struct place *serves = place_of((struct model_set *)set, set->first);
+    const struct place *moving = set->closing ? set->closing : set->loading;
     uint64_t n_done = 0, n_failed = 0;
     for (int i = 0; i < set->n_figures; i++) {
         n_done += set->figures[i].n_loads;
@@ -676,7 +687,7 @@ void model_set_view(const struct model_set *set, struct swap_view *out)
                               .model = set->loading ? name_of(set, set->loading->number) : NULL,
                               .serves = is_ready(set, serves) ? name_of(set, set->first) : NULL,
                               .progress = set->loading ? loader_progress(set->loading->loader) : 0,
-                              .moves = set->loading ? loader_moves(set->loading->loader) : 0,
+                              .moves = set->moves + (moving ? loader_moves(moving->loader) : 0),
                               .last_model = set->last == NONE ? NULL : name_of(set, set->last),
                               .last_error = set->last_error[0] ? set->last_error : NULL,
                               .last_ns = set->last_ns,
@@ -752,18 +763,29 @@ void model_set_stop(struct model_set *set)
     uv_timer_stop(set->timer);
 }
 
+static struct place *next_to_close(struct model_set *set)
+{
+    for (int i = 0; i < MODEL_SET_MOST; i++)
+        if (is_ready(set, &set->places[i]))
+            return &set->places[i];
+    return NULL;
+}
+
+/* On the pool too, so that the loop sees whether it gets anywhere. What is cached reaches the disk, whatever
+ * is being loaded. */
+static void close_all(struct model_set *set)
+{
+    while (set->closing || set->reading.on || next_to_close(set)) {
+        if (!set->closing && next_to_close(set))
+            begin_close(set, next_to_close(set));
+        uv_run(set->options.loop, UV_RUN_ONCE);
+    }
+}
+
 bool model_set_close(struct model_set *set)
 {
     model_set_stop(set);
-    while (set->closing || set->reading.on)
-        uv_run(set->options.loop, UV_RUN_ONCE);
-    for (int i = 0; i < MODEL_SET_MOST; i++) {
-        struct place *p = &set->places[i];
-        if (p == set->loading || p->number == NONE)
-            continue;
-        loader_close(p->loader); /* what it has cached reaches the disk, whatever is being loaded */
-        free_place(p);
-    }
+    close_all(set);
     if (set->loading || set->checking)
         return false;
     free_set(set);

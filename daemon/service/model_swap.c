@@ -43,6 +43,7 @@ struct swap {
     uv_work_t work;
     char last_model[PATH_MAX], last_error[sizeof((struct error *)0)->text];
     uint64_t last_ns, n_done, n_failed;
+    uint64_t moves; /* of models that were closed */
 };
 
 /* A path as an administrator would write it. */
@@ -79,6 +80,7 @@ static void on_closed(uv_work_t *work, int status)
 {
     struct swap *sw = work->data;
     (void)status; /* it is never cancelled */
+    sw->moves += loader_moves(sw->closing);
     free(sw->closing);
     sw->closing = NULL;
     if (sw->stopping)
@@ -412,24 +414,29 @@ void swap_stop(struct swap *sw)
     uv_timer_stop(sw->timer);
 }
 
-static void close_loader(struct loader *l)
+/* On the pool too, so that the loop sees whether it gets anywhere. Cached pages reach the disk even while
+ * another model is loaded. */
+static void close_all(struct swap *sw)
 {
-    if (l)
-        loader_close(l);
-    free(l);
+    for (;;) {
+        struct loader **l = sw->old                    ? &sw->old
+                            : sw->current              ? &sw->current
+                            : !sw->loading && sw->next ? &sw->next
+                                                       : NULL;
+        if (!sw->closing && !l)
+            return;
+        if (!sw->closing)
+            close_old(sw, l);
+        uv_run(sw->options.loop, UV_RUN_ONCE);
+    }
 }
 
 bool swap_close(struct swap *sw)
 {
     swap_stop(sw);
-    while (sw->closing)
-        uv_run(sw->options.loop, UV_RUN_ONCE);
-    close_loader(sw->old);
-    close_loader(sw->current); /* its cached pages reach the disk even while another model is loaded */
-    sw->old = sw->current = NULL;
+    close_all(sw);
     if (sw->loading)
         return false;
-    close_loader(sw->next);
     uv_close((uv_handle_t *)sw->timer, on_timer_closed);
     free(sw);
     return true;
@@ -453,11 +460,12 @@ void swap_view(const struct swap *sw, struct swap_view *out)
     const char *wanted = sw->state == RESTORING ? sw->back : sw->want;
     bool busy = sw->state != IDLE && sw->state != LEAVING && wanted[0];
     bool serves = sw->current && sw->state != DRAINING;
+    const struct loader *moving = sw->closing ? sw->closing : sw->loading ? sw->next : NULL;
     *out = (struct swap_view){.state = names[sw->state],
                               .model = busy ? short_name(sw, wanted) : NULL,
                               .serves = serves ? short_name(sw, sw->current->path) : NULL,
                               .progress = sw->loading ? loader_progress(sw->next) : 0,
-                              .moves = sw->loading ? loader_moves(sw->next) : 0,
+                              .moves = sw->moves + (moving ? loader_moves(moving) : 0),
                               .suspended = sw->suspended,
                               .last_model = sw->last_model[0] ? sw->last_model : NULL,
                               .last_error = sw->last_error[0] ? sw->last_error : NULL,

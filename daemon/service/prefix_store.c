@@ -27,7 +27,7 @@ static void report(void *context, const char *words)
 }
 
 struct prefix_disk *prefix_store_open(const struct config *cfg, const struct executor *x, uint64_t model_hash,
-                                      struct prefix_dir *shared)
+                                      struct prefix_dir *shared, void (*moved)(void *context), void *context)
 {
     struct prefix_disk *d = NULL;
     struct prefix_disk_stats stats;
@@ -45,7 +45,9 @@ struct prefix_disk *prefix_store_open(const struct config *cfg, const struct exe
                                    .model = model_hash,
                                    .order = info.kv_order,
                                    .kv = info.kv,
-                                   .report = report};
+                                   .report = report,
+                                   .moved = moved,
+                                   .context = context};
     if (prefix_disk_open(&d, &c, &err) < 0) {
         log_warn("the prefix cache is not kept on disk: %s", err.text);
         return NULL;

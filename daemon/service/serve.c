@@ -5,6 +5,7 @@
 #include "config/config.h"
 #include "engine/engine.h"
 #include "backend/executor.h"
+#include "close_watch.h"
 #include "load_notice.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -27,9 +28,10 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define PROGRESS_MS    100
-#define LOAD_EXTEND_US "30000000" /* systemd waits this long after the last sign of progress */
-#define GRACE_MS       2000       /* the limit of requests to end after the drain; then the process exits */
+#define PROGRESS_MS 100
+#define GRACE_MS    2000 /* the limit of requests to end after the drain; then the process exits */
+/* systemd waits this long after the last sign of progress. */
+#define EXTEND "EXTEND_TIMEOUT_USEC=30000000"
 
 enum phase {
     PHASE_LOADING,
@@ -45,7 +47,7 @@ struct serve {
     struct notify notify;
     uv_loop_t loop;
     uv_signal_t sigterm, sigint, sighup;
-    uv_timer_t tick;  /* progress while loading, watchdog afterwards */
+    uv_timer_t tick;  /* progress while loading, watchdog afterwards, progress while closing */
     uv_timer_t guard; /* ends a process whose requests do not end */
     struct server *server;
     struct swap *swap;     /* of one model; or NULL */
@@ -56,6 +58,7 @@ struct serve {
     } watches[MODEL_SET_MOST]; /* of each model that is loaded: see loaded() */
     enum phase phase;
     struct load_notice notice;
+    struct close_watch closing;
     bool inherited; /* sockets came from the service manager */
     int exit_code;
 };
@@ -111,12 +114,8 @@ static void on_guard(uv_timer_t *timer)
 
 static void drain(struct serve *s, uint64_t timeout_ms)
 {
-    char lines[96];
-
     s->phase = PHASE_DRAINING;
-    uint64_t most_us = (timeout_ms + 2 * GRACE_MS) * 1000;
-    snprintf(lines, sizeof lines, "STOPPING=1\nEXTEND_TIMEOUT_USEC=%llu", (unsigned long long)most_us);
-    notify_state(&s->notify, lines, "Draining, %u running", server_load(s->server).running);
+    notify_state(&s->notify, "STOPPING=1\n" EXTEND, "Draining, %u running", server_load(s->server).running);
     uv_timer_start(&s->guard, on_guard, timeout_ms + GRACE_MS, 0);
     server_drain(s->server, timeout_ms, on_drained, s);
 }
@@ -242,6 +241,8 @@ static void on_watch(uv_timer_t *timer)
     notify_send(&s->notify, "WATCHDOG=1");
     if (s->phase == PHASE_READY)
         send_status(s, &stats);
+    else if (s->phase == PHASE_DRAINING) /* what keeps it from its end lives, and on_guard() bounds it */
+        notify_status(&s->notify, EXTEND, "Draining, %u running", stats.running);
 }
 
 /* Often enough for both watchdogs, and never more than once in 50 ms. */
@@ -267,8 +268,7 @@ static void on_progress(uv_timer_t *timer)
     if (s->cfg->log_format == LOG_TEXT)
         serve_show_progress(v.progress);
     if (load_notice_due(&s->notice, v.progress, v.moves, uv_hrtime()))
-        notify_status(&s->notify, "EXTEND_TIMEOUT_USEC=" LOAD_EXTEND_US, "Loading %s, %u %%", s->path,
-                      s->notice.percent);
+        notify_status(&s->notify, EXTEND, "Loading %s, %u %%", s->path, s->notice.percent);
 }
 
 static void say_chat_format(const struct serve *s)
@@ -562,6 +562,36 @@ static void close_handle(uv_handle_t *handle, void *context)
         uv_close(handle, NULL);
 }
 
+/* The service manager waits as long as models are closed and cached pages reach the disk. A disk that hangs
+ * costs those pages: the next process does not wait for it. */
+static void on_closing(uv_timer_t *timer)
+{
+    struct serve *s = timer->data;
+    struct swap_view v;
+
+    view_models(s, &v);
+    switch (close_watch_look(&s->closing, v.moves)) {
+    case CLOSE_MOVED:
+        notify_send(&s->notify, EXTEND);
+        break;
+    case CLOSE_STILL:
+        break;
+    case CLOSE_HANGS:
+        log_error("closing the model got nowhere for %d ms: exiting", CLOSE_STILL_MOST * CLOSE_LOOK_MS);
+        _exit(s->exit_code);
+    }
+}
+
+/* Before the server is freed: until then the engine may wake it. False: a load goes on, which cannot be
+ * interrupted. */
+static bool close_watched(struct serve *s)
+{
+    uv_timer_start(&s->tick, on_closing, 0, CLOSE_LOOK_MS);
+    bool closed = close_models(s);
+    uv_timer_stop(&s->tick);
+    return closed;
+}
+
 /* Frees everything. Server and swap run the loop until their handles are closed, so signals still arrive. */
 static void finish(struct serve *s)
 {
@@ -572,12 +602,11 @@ static void finish(struct serve *s)
     s->phase = PHASE_CLOSING;
     uv_timer_stop(&s->tick);  /* it looks at the engines */
     uv_timer_stop(&s->guard); /* requests have ended; cached pages may take longer to reach a slow disk */
-    stop_models(s);           /* a load that ends from here on serves no request */
+    notify_send(&s->notify, EXTEND);
+    stop_models(s); /* a load that ends from here on serves no request */
     if (server_end(s->server) < 0)
         _exit(s->exit_code);
-    /* Before the server is freed: until then the engine may wake it. A loading thread cannot be interrupted.
-     */
-    if (!close_models(s)) {
+    if (!close_watched(s)) {
         log_info("bye");
         _exit(s->exit_code);
     }

@@ -79,6 +79,12 @@ static void report_file(const struct prefix_disk *d, const struct error *why, co
     report(d, words);
 }
 
+static void moved(const struct prefix_disk *d)
+{
+    if (d->cfg.moved)
+        d->cfg.moved(d->cfg.context);
+}
+
 static uint64_t place_of(const struct prefix_disk_config *cfg)
 {
     const uint64_t parts[] = {PREFIX_FILE_VERSION, ARITH_VERSION,    cfg->model,   cfg->kv.n_layers,
@@ -101,6 +107,7 @@ static void remove_file(struct prefix_disk *d, uint64_t place, struct kv_key key
     char name[PREFIX_FILE_NAME];
     prefix_file_name(name, place, key);
     unlinkat(d->dir, name, 0);
+    moved(d);
 }
 
 /* Removes the least recently used files until what is coming fits into the budget. */
@@ -198,6 +205,7 @@ static bool stamp_one(struct prefix_disk *d)
     prefix_file_name(name, e->place, e->key);
     unlock(d);
     utimensat(d->dir, name, (struct timespec[]){t, t}, AT_SYMLINK_NOFOLLOW);
+    moved(d);
     lock(d);
     return true;
 }
@@ -207,6 +215,7 @@ static void run(struct prefix_disk *d, struct prefix_job *job)
     job->rc = job->write ? write_page(d, job) : read_page(d, job);
     STAILQ_INSERT_TAIL(&d->done, job, queued);
     d->n_jobs--;
+    moved(d);
     if (d->wake)
         d->wake(d->wake_context);
     if (d->n_jobs == 0)

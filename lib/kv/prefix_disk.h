@@ -15,8 +15,8 @@
  * minute.
  *
  * Thread: open and close from any one thread; the other functions from the engine's, which waits for the disk
- * only in prefix_disk_detach(); stats from any. The disk's thread calls report() and `wake`. Memory: the
- * index grows with the number of files, in open() and on the disk's thread. Errors: a failed job has a
+ * only in prefix_disk_detach(); stats from any. The disk's thread calls report(), moved() and `wake`. Memory:
+ * the index grows with the number of files, in open() and on the disk's thread. Errors: a failed job has a
  * negative errno in job->rc. */
 #pragma once
 #include "base/error.h"
@@ -42,6 +42,8 @@ struct prefix_disk_config {
     const char *order; /* backend_info.kv_order: the order of the elements inside a tile */
     struct kv_layout kv;
     void (*report)(void *context, const char *words); /* reports trouble; may be NULL */
+    void (*moved)(void *context); /* after each page, time and removal, so that others see that the disk
+                                     does not hang; must not call back; may be NULL */
     void *context;
 };
 

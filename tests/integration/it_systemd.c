@@ -1,6 +1,7 @@
 /* hearthd as a service: the test plays systemd, with a notify socket, a listening socket, a watchdog and the
  * journal's variable. */
 #include "process.h"
+#include "slow.h"
 #include "support/http_client.h"
 
 #include <arpa/inet.h>
@@ -216,6 +217,52 @@ Test(systemd, stopping_is_said_when_draining)
     process_signal(&p, SIGTERM);
     expect_in(notified("STOPPING=1"), "EXTEND_TIMEOUT_USEC=");
     cr_assert_eq(process_wait(&p), 0);
+}
+
+Test(systemd, a_drain_asks_for_time_as_long_as_it_lasts)
+{
+    static const char *const args[] = {SLOW, NULL};
+    static const char body[] = "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true}";
+    uint16_t port = start_notified(args);
+    notified("READY=1");
+    int fd = process_request(port, "/generate", body);
+    notified("STATUS=1 running");
+    process_signal(&p, SIGTERM);
+    notified("STOPPING=1");
+    for (int i = 0; i < 3; i++)
+        expect_in(notified("STATUS=Draining, 1 running"), "EXTEND_TIMEOUT_USEC=");
+    process_signal(&p, SIGTERM);
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+    close(fd);
+}
+
+Test(systemd, closing_asks_for_time_when_it_begins)
+{
+    char text[2048];
+    ssize_t n;
+    start_notified(NULL);
+    notified("READY=1");
+    process_signal(&p, SIGTERM);
+    notified("STOPPING=1");
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+    bool asked = false;
+    while ((n = recv(manager, text, sizeof text - 1, MSG_DONTWAIT)) > 0) {
+        text[n] = '\0';
+        asked = asked || !strncmp(text, "EXTEND_TIMEOUT_USEC=", 20);
+    }
+    cr_assert(asked);
+}
+
+/* As a disk that does not answer holds the thread that closes the model. */
+Test(systemd, a_close_that_hangs_ends_by_itself)
+{
+    static const char *const args[] = {"--watchdog-ms", "0", NULL};
+    start_notified(args);
+    notified("READY=1");
+    process_freeze_workers(&p);
+    process_signal(&p, SIGTERM);
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+    expect_in(p.stderr_text, "closing the model got nowhere");
 }
 
 Test(systemd, an_inherited_socket_replaces_host_and_port)

@@ -111,6 +111,33 @@ Test(prefix_disk, pages_are_there_after_a_restart)
     temporary_dir_remove(dir);
 }
 
+static void count_moved(void *context)
+{
+    atomic_fetch_add((atomic_uint *)context, 1);
+}
+
+/* So that whoever waits for it can tell a slow disk from one that hangs. */
+Test(prefix_disk, each_page_time_and_removal_is_a_move)
+{
+    char *dir = temporary_dir();
+    atomic_uint n = 0;
+    struct prefix_disk *d = NULL;
+    struct prefix_disk_config c = config(dir, 2 * SIZE);
+    c.moved = count_moved;
+    c.context = &n;
+    cr_assert_eq(prefix_disk_open(&d, &c, NULL), 0);
+    put(d, 1, 0);
+    put(d, 2, 0);
+    cr_assert_eq(n, 2);
+    put(d, 3, 0);
+    cr_assert_eq(n, 4); /* it took the first one's place */
+    struct kv_page_name name = name_of(2, 0);
+    cr_assert(prefix_disk_touch(d, &name));
+    prefix_disk_close(d);
+    cr_assert_eq(n, 5);
+    temporary_dir_remove(dir);
+}
+
 Test(prefix_disk, the_budget_holds_and_the_least_recently_used_goes_first)
 {
     char *dir = temporary_dir();
