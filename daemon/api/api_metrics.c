@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 #include "generation/generation.h"
 #include "model/model.h"
+#include "model_list.h"
 
 #include <fcntl.h>
 #include <stdarg.h>
@@ -251,16 +252,23 @@ static void put_process(struct buf *out, const struct http_server *s)
 }
 
 /* A figure of each model that requests may name. */
-static void put_each(struct buf *out, const struct http_server *s, const char *name, const char *type,
-                     const char *help, uint64_t (*of)(const struct model_view *v))
+struct each {
+    const char *name, *type, *help;
+    uint64_t (*of)(const struct model_view *v);
+};
+
+static void begin_each(struct request *r, const struct model_list_part *p)
 {
-    struct model_view v;
-    put_head(out, name, type, help);
-    for (int i = 0; generator_next_model(s->generator, &i, &v);) {
-        buf_printf(out, "%s{model=\"", name);
-        put_label_text(out, v.name);
-        buf_printf(out, "\"} %llu\n", (unsigned long long)of(&v));
-    }
+    const struct each *e = p->of;
+    put_head(&r->out, e->name, e->type, e->help);
+}
+
+static void put_each(struct request *r, struct model_list *l, const struct model_view *v)
+{
+    const struct each *e = l->part->of;
+    buf_printf(&r->out, "%s{model=\"", e->name);
+    put_label_text(&r->out, v->name);
+    buf_printf(&r->out, "\"} %llu\n", (unsigned long long)e->of(v));
 }
 
 static uint64_t is_loaded(const struct model_view *v)
@@ -299,19 +307,22 @@ static uint64_t n_waiting(const struct model_view *v)
     return e.waiting;
 }
 
-static void put_models(struct buf *out, const struct http_server *s)
-{
-    generator_read_names(s->generator);
-    put_each(out, s, "hearth_model_loaded", "gauge", "1 while the model is loaded.", is_loaded);
-    put_each(out, s, "hearth_model_requests_running", "gauge", "Requests that run on the model.", n_running);
-    put_each(out, s, "hearth_model_requests_waiting", "gauge", "Requests that wait in the model's queue.",
-             n_waiting);
-    put_each(out, s, "hearth_model_loads_total", "counter", "Times the model was loaded.", n_loads);
-    put_each(out, s, "hearth_model_load_failures_total", "counter", "Times the model could not be loaded.",
-             n_failed);
-    put_each(out, s, "hearth_model_wait_timeouts_total", "counter",
-             "Requests that waited too long for the model to be loaded.", n_late);
-}
+#define EACH(...)                                                                                            \
+    {                                                                                                        \
+        .begin = begin_each, .put = put_each, .of = &(const struct each)                                     \
+        {                                                                                                    \
+            __VA_ARGS__                                                                                      \
+        }                                                                                                    \
+    }
+static const struct model_list_part model_parts[] = {
+    EACH("hearth_model_loaded", "gauge", "1 while the model is loaded.", is_loaded),
+    EACH("hearth_model_requests_running", "gauge", "Requests that run on the model.", n_running),
+    EACH("hearth_model_requests_waiting", "gauge", "Requests that wait in the model's queue.", n_waiting),
+    EACH("hearth_model_loads_total", "counter", "Times the model was loaded.", n_loads),
+    EACH("hearth_model_load_failures_total", "counter", "Times the model could not be loaded.", n_failed),
+    EACH("hearth_model_wait_timeouts_total", "counter",
+         "Requests that waited too long for the model to be loaded.", n_late),
+    {0}};
 
 /* --- vLLM's names, as its documentation lists them --- */
 
@@ -363,10 +374,11 @@ void api_metrics(struct request *r)
         engine_stats(s->generator->model->engine, &own);
         put_decoder(&r->out, s, &own);
     }
-    if (s->generator->source)
-        put_models(&r->out, s);
     if (s->cfg->metrics_aliases)
         put_aliases(&r->out, s, &e);
     r->content_type = "text/plain; version=0.0.4; charset=utf-8";
-    request_reply(r, 200);
+    if (s->generator->source) /* last, as they may be many */
+        model_list_reply(r, model_parts);
+    else
+        request_reply(r, 200);
 }

@@ -9,6 +9,7 @@
 #include "gguf/gguf.h"
 #include "json/json_member.h"
 #include "model/model.h"
+#include "model_list.h"
 
 #include <string.h>
 #include <time.h>
@@ -367,31 +368,39 @@ static void put_model(struct request *r, const struct model_view *v, bool runnin
     buf_puts(out, "}");
 }
 
-static void put_models(struct request *r, bool running)
+static void put_tag(struct request *r, struct model_list *l, const struct model_view *v)
 {
-    struct model_view v;
-    const char *comma = "";
-    buf_puts(&r->out, "{\"models\":[");
-    generator_read_names(r->server->generator);
-    for (int i = 0; generator_next_model(r->server->generator, &i, &v);) {
-        if (running && !v.model)
-            continue;
-        buf_puts(&r->out, comma);
-        comma = ",";
-        put_model(r, &v, running);
-    }
+    buf_puts(&r->out, l->n ? "," : "");
+    put_model(r, v, false);
+}
+
+static void put_running(struct request *r, struct model_list *l, const struct model_view *v)
+{
+    if (!v->model)
+        return;
+    buf_puts(&r->out, l->first ? "," : "");
+    l->first = v->name;
+    put_model(r, v, true);
+}
+
+static void end_list(struct request *r, struct model_list *l)
+{
+    (void)l;
     buf_puts(&r->out, "]}\n");
-    request_reply(r, 200);
 }
 
 void api_ollama_tags(struct request *r)
 {
-    put_models(r, false);
+    static const struct model_list_part parts[] = {{.put = put_tag, .end = end_list}, {0}};
+    buf_puts(&r->out, "{\"models\":[");
+    model_list_reply(r, parts);
 }
 
 void api_ollama_ps(struct request *r)
 {
-    put_models(r, true);
+    static const struct model_list_part parts[] = {{.put = put_running, .end = end_list}, {0}};
+    buf_puts(&r->out, "{\"models\":[");
+    model_list_reply(r, parts);
 }
 
 void api_ollama_version(struct request *r)

@@ -6,6 +6,7 @@
 #include "api_openai_private.h"
 #include "generation/generation.h"
 #include "model/model.h"
+#include "model_list.h"
 #include "base/utf8.h"
 
 #include <errno.h>
@@ -396,22 +397,28 @@ static void put_model(struct request *r, const struct model_view *v)
     buf_puts(&r->out, "}");
 }
 
+static void put_listed(struct request *r, struct model_list *l, const struct model_view *v)
+{
+    buf_puts(&r->out, l->n ? "," : "");
+    l->first = l->n ? l->first : v->name;
+    l->last = v->name;
+    put_model(r, v);
+}
+
+static void end_list(struct request *r, struct model_list *l)
+{
+    buf_puts(&r->out, "],\"has_more\":false,\"first_id\":");
+    json_put_str(&r->out, l->first);
+    buf_puts(&r->out, ",\"last_id\":");
+    json_put_str(&r->out, l->last);
+    buf_puts(&r->out, "}\n");
+}
+
 void api_models(struct request *r)
 {
-    struct model_view v, first = {0}, last = {0};
+    static const struct model_list_part parts[] = {{.put = put_listed, .end = end_list}, {0}};
     buf_puts(&r->out, "{\"object\":\"list\",\"data\":[");
-    generator_read_names(r->server->generator);
-    for (int i = 0; generator_next_model(r->server->generator, &i, &v); last = v) {
-        buf_puts(&r->out, first.name ? "," : "");
-        first = first.name ? first : v;
-        put_model(r, &v);
-    }
-    buf_puts(&r->out, "],\"has_more\":false,\"first_id\":");
-    json_put_str(&r->out, first.name);
-    buf_puts(&r->out, ",\"last_id\":");
-    json_put_str(&r->out, last.name);
-    buf_puts(&r->out, "}\n");
-    request_reply(r, 200);
+    model_list_reply(r, parts);
 }
 
 static void fail_unknown(struct request *r, const char *id)

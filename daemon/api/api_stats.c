@@ -6,6 +6,7 @@
 #include "generation/generation.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
+#include "model_list.h"
 
 static void put_model(struct buf *out, const struct http_server *s)
 {
@@ -171,36 +172,39 @@ static void put_swap(struct buf *out, const struct http_server *s)
     buf_puts(out, "}");
 }
 
-/* Each model that requests may name. */
-static void put_models(struct buf *out, const struct http_server *s)
+static void begin_models(struct request *r, const struct model_list_part *p)
 {
-    struct model_view v;
-    struct engine_stats e;
+    (void)p;
+    buf_puts(&r->out, ",\"models\":[");
+}
+
+static void put_each(struct request *r, struct model_list *l, const struct model_view *v)
+{
+    struct buf *out = &r->out;
+    struct engine_stats e = {0};
     struct api_error none = {0};
-    const struct generator *g = s->generator;
-    int first = g->source ? g->source->find(g->source_context, "", &none) : 0;
-    const char *comma = "";
-    buf_puts(out, ",\"models\":[");
-    generator_read_names(g);
-    for (int i = 0; generator_next_model(g, &i, &v); comma = ",") {
-        e = (struct engine_stats){0};
-        if (v.model)
-            engine_stats(v.model->engine, &e);
-        buf_printf(out, "%s{\"name\":", comma);
-        json_put_str(out, v.name);
-        buf_printf(out,
-                   ",\"default\":%s,\"state\":\"%s\",\"running\":%u,\"waiting\":%u,\"loads\":%llu,"
-                   "\"failed_loads\":%llu,\"timed_out\":%llu,"
-                   "\"unloads_in_ms\":",
-                   i - 1 == first ? "true" : "false", v.state, e.running, e.waiting,
-                   (unsigned long long)v.n_loads, (unsigned long long)v.n_failed,
-                   (unsigned long long)v.n_late);
-        if (v.unloads_in_ms)
-            buf_printf(out, "%llu}", (unsigned long long)v.unloads_in_ms);
-        else
-            buf_puts(out, "null}");
-    }
-    buf_puts(out, "]");
+    const struct generator *g = r->server->generator;
+    if (v->model)
+        engine_stats(v->model->engine, &e);
+    bool first = l->i - 1 == g->source->find(g->source_context, "", &none);
+    buf_puts(out, l->n ? ",{\"name\":" : "{\"name\":");
+    json_put_str(out, v->name);
+    buf_printf(out,
+               ",\"default\":%s,\"state\":\"%s\",\"running\":%u,\"waiting\":%u,\"loads\":%llu,"
+               "\"failed_loads\":%llu,\"timed_out\":%llu,"
+               "\"unloads_in_ms\":",
+               first ? "true" : "false", v->state, e.running, e.waiting, (unsigned long long)v->n_loads,
+               (unsigned long long)v->n_failed, (unsigned long long)v->n_late);
+    if (v->unloads_in_ms)
+        buf_printf(out, "%llu}", (unsigned long long)v->unloads_in_ms);
+    else
+        buf_puts(out, "null}");
+}
+
+static void end_models(struct request *r, struct model_list *l)
+{
+    (void)l;
+    buf_puts(&r->out, "]}\n");
 }
 
 static void put_percentiles(struct buf *out, const char *name, const struct histogram *h)
@@ -241,6 +245,10 @@ static void put_traffic(struct buf *out, const struct http_server *s, const stru
     buf_puts(out, "}");
 }
 
+/* Each model that requests may name. */
+static const struct model_list_part model_parts[] = {
+    {.begin = begin_models, .put = put_each, .end = end_models}, {0}};
+
 void api_stats(struct request *r)
 {
     struct http_server *s = r->server;
@@ -256,12 +264,15 @@ void api_stats(struct request *r)
                       "\"speculation\":null");
     }
     put_swap(out, s);
-    if (s->generator->source)
-        put_models(out, s);
     put_traffic(out, s, &e);
     buf_puts(out, ",\"warnings\":[");
     if (s->api->warning[0])
         json_put_str(out, s->api->warning);
-    buf_puts(out, "]}\n");
+    buf_puts(out, "]");
+    if (s->generator->source) { /* last, as they may be many */
+        model_list_reply(r, model_parts);
+        return;
+    }
+    buf_puts(out, "}\n");
     request_reply(r, 200);
 }

@@ -89,9 +89,10 @@ static int exchange(int fd, const char *path, const char *key, char *reply, size
     size_t n = 0;
     ssize_t got;
 
+    /* To a client of HTTP/1.0 nothing comes in chunks. */
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     int length =
-        snprintf(head, sizeof head, "GET %s HTTP/1.1\r\nHost: localhost\r\n%s%s%sConnection: close\r\n\r\n",
+        snprintf(head, sizeof head, "GET %s HTTP/1.0\r\nHost: localhost\r\n%s%s%sConnection: close\r\n\r\n",
                  path, key ? "Authorization: Bearer " : "", key ? key : "", key ? "\r\n" : "");
     if (length >= (int)sizeof head)
         return -E2BIG;
@@ -103,12 +104,13 @@ static int exchange(int fd, const char *path, const char *key, char *reply, size
     return got < 0 ? -errno : 0;
 }
 
-/* "HTTP/1.1 200 OK": the number, or -EPROTO. */
+/* "HTTP/1.1 200 OK", or 1.0: the number, or -EPROTO. */
 static int status_of(const char *reply)
 {
-    static const char version[] = "HTTP/1.1 ";
-    const char *digits = reply + strlen(version);
-    if (strncmp(reply, version, strlen(version)) || strspn(digits, "0123456789") != 3 || *digits == '0')
+    static const char version[] = "HTTP/1.";
+    const char *digits = reply + strlen("HTTP/1.1 ");
+    if (strncmp(reply, version, strlen(version)) || strspn(reply + strlen(version), "01") != 1 ||
+        digits[-1] != ' ' || strspn(digits, "0123456789") != 3 || *digits == '0')
         return -EPROTO;
     return atoi(digits);
 }

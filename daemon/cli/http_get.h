@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define HTTP_GET_MAX (1 << 20) /* bytes of a reply */
+#define HTTP_GET_MAX (16 << 20) /* bytes of a reply */
 
 /* `url` is "http://host:port", "host:port" or "unix:/path"; `key` an API key or NULL. The body,
  * NUL-terminated and malloc'ed, into *body; returns the status, or a negative errno with words that name the

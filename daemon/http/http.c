@@ -367,8 +367,9 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *out, size_t max)
  * the arena's, which lives until libmicrohttpd is done with the request. */
 static struct MHD_Response *make_response(struct request *r)
 {
-    uint64_t size = r->lists ? MHD_SIZE_UNKNOWN : r->out.len;
-    if (!r->lists && r->out.len <= REQUEST_LARGE_REPLY)
+    bool goes_on = r->lists || r->more;
+    uint64_t size = goes_on ? MHD_SIZE_UNKNOWN : r->out.len;
+    if (!goes_on && r->out.len <= REQUEST_LARGE_REPLY)
         return MHD_create_response_from_buffer(r->out.len, r->out.p ? r->out.p : "", MHD_RESPMEM_PERSISTENT);
     r->stream_ended = true;
     return MHD_create_response_from_callback(size, REPLY_BLOCK, read_stream, r, NULL);

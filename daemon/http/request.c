@@ -221,6 +221,7 @@ void request_reply(struct request *r, int status)
     if (r->out.failed) { /* no memory for the reply: its place is taken by one that needs none */
         take_fixed(r, no_memory_reply);
         r->lists = NULL;
+        r->more = NULL;
         r->error = (struct api_error){0};
         api_out_of_memory(&r->error);
         r->retry_after_s = r->error.retry_after_s;

@@ -108,7 +108,8 @@ struct request {
     struct buf items;
     size_t items_at; /* bytes of it taken */
     bool writing;    /* the pool has the lists, `items`, and all that the lists are made of */
-    /* In a stream: writes what comes next, if anything does, when all of `out` is taken; or NULL. */
+    /* In a stream, or a reply that goes on: writes what comes next, if anything does, when all of `out` is
+     * taken; or NULL. */
     void (*more)(struct request *r);
     void (*dropped)(struct request *r); /* once the pool has let go of the lists of one that was given up */
     uint64_t n_taken;                   /* since its client's time was last set: see request_limit() */

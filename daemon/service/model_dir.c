@@ -1,6 +1,7 @@
 #include "model_dir.h"
 #include "base/log.h"
 #include "base/utf8.h"
+#include "model_file.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -88,23 +89,14 @@ void model_dir_look(struct model_dir *d, int number)
         set_file(&d->entries[number], &st);
 }
 
-static int number_of_file(const struct model_dir *d, const char *file)
-{
-    for (int i = 0; i < d->n; i++)
-        if (!strcmp(d->entries[i].file, file))
-            return i;
-    return -1;
-}
-
 /* ---- reading a directory ---- */
 
 static void scan_file(struct model_dir_scan *s, const char *path, const char *name)
 {
     char asked[PATH_MAX], file[PATH_MAX];
-    size_t n = strlen(path);
     struct stat st;
     if (snprintf(asked, sizeof asked, "%s/%s", path, name) >= (int)sizeof asked || !realpath(asked, file) ||
-        strncmp(file, path, n) != 0 || file[n] != '/' || stat(file, &st) < 0 || !S_ISREG(st.st_mode) ||
+        !model_file_is_below(path, file) || stat(file, &st) < 0 || !S_ISREG(st.st_mode) ||
         access(file, R_OK) < 0 || !name_length(strrchr(file, '/') + 1))
         return;
     if (!(s->n & (s->n - 1))) { /* a power of two: there is no more room */
@@ -131,6 +123,11 @@ static struct timespec settled(struct timespec changed)
     return age_ms > TICK_MS ? changed : (struct timespec){0};
 }
 
+static int by_path(const void *a, const void *b)
+{
+    return strcmp(((const struct model_dir_file *)a)->file, ((const struct model_dir_file *)b)->file);
+}
+
 void model_dir_scan(struct model_dir_scan *s, const char *path, int most)
 {
     struct stat st;
@@ -149,6 +146,8 @@ void model_dir_scan(struct model_dir_scan *s, const char *path, int most)
             scan_file(s, path, entry->d_name);
     }
     closedir(dir);
+    if (s->n)
+        qsort(s->files, (size_t)s->n, sizeof *s->files, by_path);
 }
 
 void model_dir_scan_free(struct model_dir_scan *s)
@@ -174,12 +173,6 @@ static int order_by_file(const void *a, const void *b, void *dir)
     return strcmp(e[*(const int *)a].file, e[*(const int *)b].file);
 }
 
-static void sort_files(struct model_dir *d)
-{
-    if (d->n)
-        qsort_r(d->by_file, (size_t)d->n, sizeof *d->by_file, order_by_file, d);
-}
-
 /* Orders files by name. Two files with one name: the one that was added comes first and keeps the name, else
  * the first by path. */
 static int order_by_name(const void *a, const void *b, void *dir)
@@ -192,27 +185,41 @@ static int order_by_name(const void *a, const void *b, void *dir)
     return order ? order : strcmp(x->file, y->file);
 }
 
+/* Puts n numbers in order, of which the first n_sorted are: only the others are sorted. */
+static void sort(struct model_dir *d, int *numbers, int n_sorted, int n,
+                 int (*order)(const void *a, const void *b, void *dir))
+{
+    int n_new = n - n_sorted, *new = n_new &&n_sorted ? malloc((size_t)n_new * sizeof *new) : NULL;
+    if (n_new)
+        qsort_r(numbers + n_sorted, (size_t)n_new, sizeof *numbers, order, d);
+    if (new) { /* from the end on, where there is room */
+        memcpy(new, numbers + n_sorted, (size_t)n_new * sizeof *new);
+        while (n_new > 0) {
+            bool old = n_sorted > 0 && order(&numbers[n_sorted - 1], &new[n_new - 1], d) > 0;
+            numbers[--n] = old ? numbers[--n_sorted] : new[--n_new];
+        }
+    } else if (n_new && n_sorted) { /* no memory */
+        qsort_r(numbers, (size_t)n, sizeof *numbers, order, d);
+    }
+    free(new);
+}
+
 static void hide(struct model_dir_entry *e, const char *why)
 {
     if (!e->warned)
         log_warn("%s is left out: %s", e->file, why);
     e->warned = true;
-    e->present = false;
+    e->present = e->listed = false;
 }
 
-/* Puts the numbers of what is present in order, and hides what cannot be named. */
-static void sort_names(struct model_dir *d)
+/* Keeps of by_name the first n that can be named. */
+static void hide_unnamed(struct model_dir *d, int n)
 {
-    int n = 0;
-    for (int i = 0; i < d->n; i++)
-        if (d->entries[i].present)
-            d->by_name[n++] = i;
-    if (n)
-        qsort_r(d->by_name, (size_t)n, sizeof *d->by_name, order_by_name, d);
     d->n_present = 0;
     for (int i = 0; i < n; i++) {
         struct model_dir_entry *e = &d->entries[d->by_name[i]];
         const struct model_dir_entry *last = d->n_present ? &d->entries[d->by_name[d->n_present - 1]] : NULL;
+        e->listed = true;
         if (utf8_valid(e->name, strlen(e->name)) != strlen(e->name))
             hide(e, "its name is no UTF-8");
         else if (last && !strcmp(last->name, e->name))
@@ -222,29 +229,38 @@ static void sort_names(struct model_dir *d)
     }
 }
 
-/* The entry of a file among the first n of by_file, which are in order. */
-static struct model_dir_entry *entry_of(const struct model_dir *d, const char *file, int n)
+/* Brings by_name up to date with what is present. What stays is in order already. */
+static void list_names(struct model_dir *d)
 {
-    int from = 0, to = n;
-    while (from < to) {
-        int at = from + (to - from) / 2, order = strcmp(file, d->entries[d->by_file[at]].file);
-        if (order == 0)
-            return &d->entries[d->by_file[at]];
-        from = order > 0 ? at + 1 : from;
-        to = order > 0 ? to : at;
+    int n = 0, n_before = d->n_present;
+    for (int i = 0; i < d->n_present; i++) {
+        int number = d->by_name[i];
+        struct model_dir_entry *e = &d->entries[number];
+        if ((e->listed = e->present))
+            d->by_name[n++] = number;
     }
-    return NULL;
+    int n_stay = n;
+    for (int i = 0; i < d->n; i++)
+        if (d->entries[i].present && !d->entries[i].listed)
+            d->by_name[n++] = i;
+    if (n == n_stay && n == n_before)
+        return;
+    sort(d, d->by_name, n_stay, n, order_by_name);
+    hide_unnamed(d, n);
 }
 
-static int by_path(const void *a, const void *b)
+/* The same where the order of names, or the numbers, are others than before. */
+static void relist(struct model_dir *d)
 {
-    return strcmp(((const struct model_dir_file *)a)->file, ((const struct model_dir_file *)b)->file);
+    for (int i = 0; i < d->n; i++)
+        d->entries[i].listed = false;
+    d->n_present = 0;
+    list_names(d);
 }
 
 /* Its name is that of the file, whatever link leads to it. */
-static void take_file(struct model_dir *d, const struct model_dir_file *f, int n_known)
+static void take_file(struct model_dir *d, const struct model_dir_file *f, struct model_dir_entry *e)
 {
-    struct model_dir_entry *e = entry_of(d, f->file, n_known);
     if (!e)
         e = add_entry(d, f->file, name_length(strrchr(f->file, '/') + 1));
     if (!e)
@@ -254,16 +270,21 @@ static void take_file(struct model_dir *d, const struct model_dir_file *f, int n
     e->modified = f->modified;
 }
 
+/* Both are in order of the files. Two links may lead to one file. */
 static void take_files(struct model_dir *d, struct model_dir_scan *s)
 {
-    int n_known = d->n;
-    if (s->n)
-        qsort(s->files, (size_t)s->n, sizeof *s->files, by_path);
-    for (int i = 0; i < s->n; i++)
-        if (!i || by_path(&s->files[i - 1], &s->files[i]) != 0) /* two links may lead to one file */
-            take_file(d, &s->files[i], n_known);
-    sort_files(d);
-    sort_names(d);
+    int n_known = d->n, at = 0;
+    for (int i = 0; i < s->n; i++) {
+        const struct model_dir_file *f = &s->files[i];
+        int order = -1;
+        if (i && by_path(f - 1, f) == 0)
+            continue;
+        while (at < n_known && (order = strcmp(d->entries[d->by_file[at]].file, f->file)) < 0)
+            at++;
+        take_file(d, f, at < n_known && order == 0 ? &d->entries[d->by_file[at]] : NULL);
+    }
+    sort(d, d->by_file, n_known, d->n, order_by_file);
+    list_names(d);
     model_dir_scan_free(s);
 }
 
@@ -296,6 +317,8 @@ void model_dir_look_for(struct model_dir *d, const char *name)
         scan_file(&s, d->path, name);
     if (snprintf(file, sizeof file, "%s" SUFFIX, name) < (int)sizeof file && name_length(file))
         scan_file(&s, d->path, file);
+    if (s.n > 1)
+        qsort(s.files, (size_t)s.n, sizeof *s.files, by_path);
     if (s.n)
         take_files(d, &s);
     model_dir_scan_free(&s);
@@ -304,6 +327,17 @@ void model_dir_look_for(struct model_dir *d, const char *name)
 static int by_name(const void *a, const void *b)
 {
     return strcmp(((const struct model_dir_entry *)a)->name, ((const struct model_dir_entry *)b)->name);
+}
+
+/* So numbers are in the order of lists, until files are added. */
+static void number_by_name(struct model_dir *d)
+{
+    if (d->n)
+        qsort(d->entries, (size_t)d->n, sizeof *d->entries, by_name);
+    for (int i = 0; i < d->n; i++)
+        d->by_file[i] = i;
+    sort(d, d->by_file, 0, d->n, order_by_file);
+    relist(d);
 }
 
 int model_dir_open(struct model_dir *d, const char *path, struct error *err)
@@ -318,11 +352,7 @@ int model_dir_open(struct model_dir *d, const char *path, struct error *err)
     if (!d->path)
         return error_set(err, -ENOMEM, "models %s: out of memory", path);
     model_dir_read(d);
-    if (d->n)
-        qsort(d->entries, (size_t)d->n, sizeof *d->entries,
-              by_name); /* so do numbers, until files are added */
-    sort_files(d);
-    sort_names(d);
+    number_by_name(d);
     return 0;
 }
 
@@ -339,6 +369,14 @@ void model_dir_free(struct model_dir *d)
     *d = (struct model_dir){0};
 }
 
+static int number_of_file(const struct model_dir *d, const char *file)
+{
+    for (int i = 0; i < d->n; i++)
+        if (!strcmp(d->entries[i].file, file))
+            return i;
+    return -1;
+}
+
 int model_dir_add(struct model_dir *d, const char *file)
 {
     char resolved[PATH_MAX];
@@ -353,8 +391,8 @@ int model_dir_add(struct model_dir *d, const char *file)
         model_dir_look(d, i);
     }
     d->entries[i].present = d->entries[i].added = true;
-    sort_files(d);
-    sort_names(d);
+    sort(d, d->by_file, d->n - 1, d->n, order_by_file);
+    relist(d);
     return i;
 }
 

@@ -127,7 +127,7 @@ int model_file_find(char out[PATH_MAX], const char *model, struct error *err)
     return 0;
 }
 
-static bool is_below(const char *dir, const char *path)
+bool model_file_is_below(const char *dir, const char *path)
 {
     size_t n = strlen(dir);
 
@@ -143,8 +143,8 @@ int model_file_below(char out[PATH_MAX], const char *dir, const char *word, stru
     int n = word[0] == '/' ? snprintf(asked, sizeof asked, "%s", word)
                            : snprintf(asked, sizeof asked, "%s/%s", dir, word);
 
-    if (!word[0] || n >= PATH_MAX || !realpath(asked, out) || !is_below(dir, out) || stat(out, &st) < 0 ||
-        !S_ISREG(st.st_mode)) {
+    if (!word[0] || n >= PATH_MAX || !realpath(asked, out) || !model_file_is_below(dir, out) ||
+        stat(out, &st) < 0 || !S_ISREG(st.st_mode)) {
         bool near = dir[0] && pick_gguf(dir, word, meant) && strcmp(strrchr(meant, '/') + 1, word) != 0;
         return error_set(err, -ENOENT, "no model %.200s below %s%s%s", word, dir[0] ? dir : "model_dir",
                          near ? "; the nearest name is " : "", near ? strrchr(meant, '/') + 1 : "");

@@ -10,6 +10,7 @@
 #include "model/model.h"
 #include "model_dir.h"
 #include "model_file.h"
+#include "model_reader.h"
 #include "model_room.h"
 #include "server.h"
 
@@ -22,10 +23,8 @@
 #define PROGRESS_MS 100
 #define MS          1000000ull
 #define NONE        (-1)
-#define NO_ROOM_S   600         /* so long a model that did not fit alone takes no other's place again */
-#define RETRY_S     30          /* of what has no memory */
-#define FEW_FILES   256         /* of a directory that is read on the loop: some milliseconds */
-#define FRESH_NS    (1000 * MS) /* sizes and times of files that are listed may be so old */
+#define NO_ROOM_S   600 /* so long a model that did not fit alone takes no other's place again */
+#define RETRY_S     30  /* of what has no memory */
 
 /* A model that is loaded, or about to be. */
 struct place {
@@ -66,12 +65,7 @@ struct model_set {
     struct error why;
     bool served, stopping;
     uv_timer_t *timer;
-    struct {
-        bool on; /* the pool reads the directory */
-        uint64_t at_ns;
-        struct model_dir_scan scan;
-        uv_work_t work;
-    } reading;
+    struct model_reader reading;
     uv_work_t work;
     char last_error[sizeof((struct error *)0)->text];
     int last;
@@ -518,40 +512,10 @@ static void look(struct model_set *set)
 
 /* --- reading the directory --- */
 
-static void read_on_pool(uv_work_t *work)
-{
-    struct model_set *set = work->data;
-    model_dir_scan(&set->reading.scan, set->dir.path, INT_MAX);
-}
-
-static void on_read(uv_work_t *work, int status)
-{
-    struct model_set *set = work->data;
-    (void)status; /* it is never cancelled */
-    model_dir_take(&set->dir, &set->reading.scan);
-    set->reading.at_ns = clock_ns();
-    set->reading.on = false;
-}
-
-/* Sees what has come and gone. A directory of many files is read by the pool, and the list is as it was until
- * then: no client has the loop wait for thousands of files. */
 static void refresh(struct model_set *set)
 {
-    uint64_t now_ns = clock_ns();
-    bool fresh = set->reading.at_ns && now_ns - set->reading.at_ns < FRESH_NS;
-    if (set->reading.on || set->stopping || (fresh && !model_dir_has_changed(&set->dir)))
-        return;
-    if (set->dir.n <= FEW_FILES) {
-        model_dir_scan(&set->reading.scan, set->dir.path, FEW_FILES);
-        bool whole = set->reading.scan.whole;
-        model_dir_take(&set->dir, &set->reading.scan);
-        set->reading.at_ns = now_ns;
-        if (whole)
-            return;
-    }
-    set->reading.on = true;
-    set->reading.work.data = set;
-    uv_queue_work(set->options.loop, &set->reading.work, read_on_pool, on_read);
+    if (!set->stopping)
+        model_reader_refresh(&set->reading);
 }
 
 /* --- what the server asks --- */
@@ -732,6 +696,7 @@ int model_set_open(struct model_set **out, const struct model_set_options *optio
     if (!set)
         return error_set(err, -ENOMEM, "out of memory");
     set->options = *options;
+    set->reading = (struct model_reader){.loop = options->loop, .dir = &set->dir};
     set->wanted = set->failed = set->last = NONE;
     for (int i = 0; i < MODEL_SET_MOST; i++)
         set->places[i].number = NONE;

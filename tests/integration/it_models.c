@@ -163,6 +163,43 @@ Test(models, lists_show_what_there_is_and_what_is_loaded)
     finish();
 }
 
+/* The list at `member` of a reply that is written part by part. */
+static void expect_parts(const char *path, const char *member, size_t n)
+{
+    struct reply r = get(path);
+    cr_assert_eq(r.status, 200, "%s", path);
+    cr_assert_str_eq(reply_header(&r, "Transfer-Encoding"), "chunked", "%s", path);
+    json_t *root = reply_json(&r);
+    cr_assert_eq(json_array_size(json_object_get(root, member)), n, "%s", path);
+    json_decref(root);
+    reply_free(&r);
+}
+
+/* No list of so many is written in one go, in which others would wait. */
+static void expect_long_lists(size_t n)
+{
+    size_t n_lines = 0;
+    expect_parts("/v1/models", "data", n);
+    expect_parts("/api/tags", "models", n);
+    expect_parts("/stats", "models", n);
+    struct reply r = get("/metrics");
+    cr_assert_str_eq(reply_header(&r, "Transfer-Encoding"), "chunked");
+    for (const char *at = r.body; (at = strstr(at, "\nhearth_model_")); at++)
+        n_lines += strstr(at, "{model=\"") < strchr(at + 1, '\n');
+    cr_assert_eq(n_lines, 6 * n + 1, "%zu", n_lines); /* and hearth_model_info */
+    reply_free(&r);
+    r = get("/api/ps");
+    cr_assert_null(reply_header(&r, "Transfer-Encoding"));
+    reply_free(&r);
+    char command[300], line[200] = "";
+    snprintf(command, sizeof command, "%s stats http://127.0.0.1:%u", HEARTHD_BINARY, daemon_.port);
+    FILE *f = popen(command, "r");
+    cr_assert(f && fgets(line, sizeof line, f) && strstr(line, "ready"), "%s", line);
+    while (fgets(line, sizeof line, f))
+        ;
+    cr_assert_eq(pclose(f), 0);
+}
+
 /* The pool reads a directory of many files: the list that asks for it is that of before, and no client waits
  * for thousands of files. A request finds its model at once. */
 Test(models, many_files_are_not_read_on_the_loop)
@@ -181,6 +218,7 @@ Test(models, many_files_are_not_read_on_the_loop)
     cr_assert(r.status == 200 && strstr(r.body, "\"id\":\"m999\"") && !strstr(r.body, "\"id\":\"new\""));
     reply_free(&r);
     wait_state("new", "file");
+    expect_long_lists(1000 + 2);
     admin_copy(QWEN, "newest.gguf", SIZE_MAX);
     expect_reply("/generate", STORY("newest", ",\"max_tokens\":1"), 200, "\"model\":\"newest\"");
     expect_reply("/generate", STORY("zz", ""), 404, "no model zz (there are: a, m000");

@@ -3,8 +3,10 @@
 #include "support/temporary_dir.h"
 
 #include <criterion/criterion.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +14,16 @@
 #include <unistd.h>
 
 static char *dir;
+static size_t n_sorted; /* all that qsort_r() was given */
+
+typedef int compare(const void *a, const void *b, void *context);
+
+void qsort_r(void *base, size_t n, size_t size, compare *order, void *context)
+{
+    void (*sort)(void *, size_t, size_t, compare *, void *) = dlsym(RTLD_NEXT, "qsort_r");
+    n_sorted += n;
+    sort(base, n, size, order, context);
+}
 
 static const char *path_of(const char *name)
 {
@@ -291,4 +303,52 @@ Test(model_dir, a_change_of_the_directory_is_seen)
     cr_assert(model_dir_has_changed(&d));
     model_dir_free(&d);
     temporary_dir_remove(dir);
+}
+
+/* With thousands of files a list holds the loop for what has changed, not for what there is. */
+Test(model_dir, only_what_is_new_is_sorted)
+{
+    struct model_dir d;
+    char name[32];
+    begin();
+    make_many();
+    cr_assert_eq(model_dir_open(&d, dir, NULL), 0);
+    cr_assert_geq(n_sorted, MANY);
+    n_sorted = 0;
+    model_dir_read(&d);
+    unlink(path_of("b.gguf"));
+    model_dir_read(&d);
+    cr_assert_eq(model_dir_find(&d, "b"), -1);
+    cr_assert_eq(n_sorted, 0);
+    make("b.gguf");
+    make("m1500a.gguf");
+    model_dir_look_for(&d, "m1500a");
+    model_dir_look_for(&d, "m1500a");
+    cr_assert_eq(n_sorted, 2); /* by file and by name */
+    model_dir_read(&d);
+    cr_assert_eq(n_sorted, 3);
+    cr_assert_eq(d.n_present, MANY + 4);
+    for (int i = 1; i < d.n_present; i++)
+        cr_assert_lt(strcmp(d.entries[d.by_name[i - 1]].name, d.entries[d.by_name[i]].name), 0);
+    for (int i = 1; i < d.n; i++)
+        cr_assert_lt(strcmp(d.entries[d.by_file[i - 1]].file, d.entries[d.by_file[i]].file), 0);
+    snprintf(name, sizeof name, "m%04d", MANY - 1);
+    cr_assert_geq(model_dir_find(&d, name), 0);
+    model_dir_free(&d);
+    temporary_dir_remove(dir);
+}
+
+/* In a container the models may be mounted at the root. */
+Test(model_dir, the_root_is_a_directory_as_others)
+{
+    struct model_dir d;
+    begin();
+    if ((geteuid() && unshare(CLONE_NEWUSER) < 0) || chroot(dir) < 0) {
+        printf("SKIP test_model_dir chroot: %s\n", strerror(errno));
+        cr_skip_test("no chroot here");
+    }
+    cr_assert_eq(model_dir_open(&d, "/", NULL), 0);
+    expect_names(&d, "a, b, big");
+    cr_assert_str_eq(d.entries[model_dir_find(&d, "a")].file, "/a.gguf");
+    model_dir_free(&d);
 }

@@ -1,0 +1,50 @@
+#include "model_list.h"
+#include "http/http.h"
+
+static void end_part(struct request *r, struct model_list *l)
+{
+    if (l->part->end)
+        l->part->end(r, l);
+    *l = (struct model_list){.part = l->part + 1};
+    if (l->part->put && l->part->begin)
+        l->part->begin(r, l->part);
+}
+
+/* Half of it may be sent already: then there is no way to tell that memory ran out but to end there. */
+static void write_window(struct request *r)
+{
+    struct model_list *l = r->context;
+    struct model_view v;
+    size_t from = r->out.len;
+    while (l->part->put && !r->out.failed && r->out.len - from < REPLY_WINDOW) {
+        if (generator_next_model(r->server->generator, &l->i, &v)) {
+            l->part->put(r, l, &v);
+            l->n++;
+        } else {
+            end_part(r, l);
+        }
+    }
+    if (!l->part->put)
+        r->more = NULL;
+    r->gone |= r->out.failed && r->phase == REQUEST_QUEUED;
+}
+
+void model_list_reply(struct request *r, const struct model_list_part *parts)
+{
+    struct model_list *l = arena_alloc(&r->arena, sizeof *l);
+    if (!l || !buf_room(&r->out, 2 * REPLY_WINDOW)) { /* room for most of what is to come */
+        r->out.failed = true;
+        request_reply(r, 200);
+        return;
+    }
+    *l = (struct model_list){.part = parts};
+    r->context = l;
+    generator_read_names(r->server->generator);
+    if (parts->begin)
+        parts->begin(r, parts);
+    r->more = write_window;
+    write_window(r);
+    if (r->out.failed)
+        r->more = NULL;
+    request_reply(r, 200);
+}
