@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #define IDLE_MS  60000 /* between two requests */
+#define LATE_MS  100   /* by which a timer is late only where the loop was held up */
 #define LEFT_MS  1000  /* a request whose sender has left, to be whole */
 #define STILL_MS 1000  /* without a byte: longer than a client needs to send its request or take more */
 #define ROOM     8     /* connections that may come before one that was cut is gone */
@@ -48,9 +49,33 @@ static void cut_body(struct connection *c)
     r->cut = true;
 }
 
+static void on_slow(uv_timer_t *timer);
+
+/* libuv counts from when the loop's turn began: one that has taken long would be the client's time. */
+static void start_limit(struct connection *c, uint64_t ms)
+{
+    uv_update_time(c->server->loop);
+    c->due_ns = clock_ns() + ms * 1000000;
+    uv_timer_start(&c->timer, on_slow, ms, 0);
+}
+
+/* The loop was held up, or the process stopped, and what the client sent in time is not read yet: once it
+ * gets as much time again. */
+static bool give_back(struct connection *c)
+{
+    uint64_t now = clock_ns(), late_ms = now > c->due_ns ? (now - c->due_ns) / 1000000 : 0;
+    if (c->given_back || late_ms < LATE_MS)
+        return false;
+    c->given_back = true;
+    start_limit(c, late_ms < c->limit_ms ? late_ms : c->limit_ms);
+    return true;
+}
+
 static void on_slow(uv_timer_t *timer)
 {
     struct connection *c = timer->data;
+    if (give_back(c))
+        return;
     if (c->left && !has_whole_request(c) && has_unread(c)) {
         connection_limit(c, LEFT_MS);
     } else {
@@ -64,7 +89,9 @@ void connection_limit(struct connection *c, uint64_t ms)
 {
     if (c->left && !has_whole_request(c) && ms > LEFT_MS)
         ms = LEFT_MS;
-    uv_timer_start(&c->timer, on_slow, ms, 0);
+    c->given_back = false;
+    c->limit_ms = ms;
+    start_limit(c, ms);
 }
 
 void connection_start_ticks(struct connection *c, uint64_t ms)
@@ -162,6 +189,19 @@ static bool is_idle(enum connection_state state)
     return state <= CONNECTION_REPLYING;
 }
 
+/* The bytes of a whole reply that its client is to take. */
+static size_t unread_of(const struct connection *c)
+{
+    bool reads = c->state == CONNECTION_REPLYING || c->state == CONNECTION_KEYED;
+    return reads && c->request ? c->request->held : 0;
+}
+
+void connection_held(struct connection *c)
+{
+    if (unread_of(c) != c->unread.n_bytes)
+        unread_set(&c->server->unread, &c->unread, unread_of(c), clock_ns());
+}
+
 static void unlink_connection(struct connection *c)
 {
     struct connection_list *list = &c->server->connections[c->state];
@@ -183,6 +223,7 @@ static void link_connection(struct connection *c, enum connection_state state)
         peer_add_idle(&c->server->peers, c->peer);
     }
     c->moved_ns = clock_ns();
+    unread_set(&c->server->unread, &c->unread, unread_of(c), c->moved_ns);
     TAILQ_INSERT_TAIL(&list->queue, c, link);
     list->n++;
 }
@@ -288,29 +329,6 @@ static void make_room(struct http_server *s)
 
 /* --- memory for replies --- */
 
-static const enum connection_state reading[] = {CONNECTION_REPLYING, CONNECTION_KEYED};
-#define N_READING (sizeof reading / sizeof *reading)
-
-static uint64_t unread_bytes(const struct http_server *s)
-{
-    const struct connection *c;
-    uint64_t n = 0;
-    for (size_t i = 0; i < N_READING; i++)
-        TAILQ_FOREACH(c, &s->connections[reading[i]].queue, link)
-            n += c->request->held;
-    return n;
-}
-
-static struct connection *find_unread(const struct http_server *s, const struct connection *newest)
-{
-    struct connection *c;
-    for (size_t i = 0; i < N_READING; i++)
-        TAILQ_FOREACH(c, &s->connections[reading[i]].queue, link)
-            if (c != newest && c->request->held)
-                return c;
-    return NULL;
-}
-
 /* Its memory goes in the loop's next turn, which ops->wake() makes it take. */
 static void drop_unread(struct connection *c)
 {
@@ -333,12 +351,11 @@ void connection_drop_unread(const struct connection *newest)
         return;
     if (theirs < REQUEST_LARGE_REPLY)
         theirs = REQUEST_LARGE_REPLY;
-    struct connection *c;
-    for (uint64_t unread = unread_bytes(s); s->reply_bytes > s->cfg->body_memory && unread > theirs;) {
-        if (!(c = find_unread(s, newest)))
+    while (s->reply_bytes > s->cfg->body_memory && s->unread.n_bytes > theirs) {
+        struct unread_reply *u = unread_first(&s->unread, &newest->unread, clock_ns());
+        if (!u)
             return;
-        unread -= c->request->held;
-        drop_unread(c);
+        drop_unread((struct connection *)((char *)u - offsetof(struct connection, unread)));
     }
 }
 
@@ -385,6 +402,7 @@ static void connection_close(struct connection *c)
     assert(c->server->n_connections > 0);
     c->server->n_connections--;
     unlink_connection(c);
+    unread_set(&c->server->unread, &c->unread, 0, clock_ns());
     peer_unref(c->peer);
     if (c->has_watch)
         uv_close((uv_handle_t *)&c->watch, on_watch_closed);

@@ -3,6 +3,7 @@
  * libuv has closed its handles after that of its going. */
 #pragma once
 #include "peer.h"
+#include "unread.h"
 
 #include <microhttpd.h>
 #include <stdbool.h>
@@ -45,10 +46,13 @@ struct connection {
     uv_timer_t timer; /* header, then body, then keep-alive comments: one at a time */
     uv_poll_t watch;  /* for the peer's leaving */
     struct request *request;
+    struct unread_reply unread;
     bool has_watch;
-    bool left;          /* the peer sends no more */
-    bool idle;          /* between two requests */
-    uint64_t paused_ms; /* left of its time when that was stopped; 0: it was not */
+    bool left;                 /* the peer sends no more */
+    bool idle;                 /* between two requests */
+    uint64_t limit_ms, due_ns; /* its time, and when it is over */
+    bool given_back;           /* it was prolonged because the loop was late */
+    uint64_t paused_ms;        /* left of its time when that was stopped; 0: it was not */
     unsigned n_handles;
 };
 
@@ -70,8 +74,10 @@ void connection_moved(struct connection *c);
 /* Ends it unless this is called again, or the timer stopped, within `ms`, or soon when its peer has left
  * before its request was whole. */
 void connection_limit(struct connection *c, uint64_t ms);
-/* The replies of all clients exceed body_memory: closes connections whose clients have not read theirs, that
- * which has moved no byte for longest first, but not `newest`. */
+/* What its request holds for the reply has changed. */
+void connection_held(struct connection *c);
+/* The replies of all clients exceed body_memory: closes connections whose clients have not read theirs, in
+ * the order of unread.h, but not `newest`. */
 void connection_drop_unread(const struct connection *newest);
 /* Its request gets no more: the connection is closed. */
 void connection_give_up(struct connection *c);

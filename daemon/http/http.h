@@ -51,6 +51,7 @@ struct http_server {
     uint32_t n_connections;
     struct peers peers; /* the addresses of the connections */
     struct connection_list connections[CONNECTION_STATES];
+    struct unread unread; /* whole replies of these */
     uint64_t body_bytes;  /* held by all bodies together */
     uint64_t text_bytes;  /* of these, by those of /tokenize and /detokenize */
     uint64_t reply_bytes; /* held by all replies that their clients have not taken yet, or promised to them,

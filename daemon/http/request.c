@@ -321,6 +321,8 @@ void request_hold(struct request *r, size_t n)
     r->server->reply_bytes += n;
     r->server->reply_bytes -= r->held;
     r->held = n;
+    if (r->connection)
+        connection_held(r->connection);
 }
 
 void request_hold_reply(struct request *r)

@@ -14,6 +14,7 @@
 #include "base/buf.h"
 #include "pool.h"
 #include "route.h"
+#include "unread.h"
 
 #include <microhttpd.h>
 #include <sys/queue.h>
@@ -174,7 +175,7 @@ void request_hold(struct request *r, size_t n);
 /* The same of all memory that the request has, once its reply is whole or is made of what is there. When the
  * replies of all clients then exceed body_memory, others that are not read are dropped. */
 void request_hold_reply(struct request *r);
-#define REQUEST_LARGE_REPLY (64 * 1024) /* bytes: more than a socket takes at once */
+#define REQUEST_LARGE_REPLY UNREAD_LARGE
 /* The reply is whole: from now on its client must take max_body bytes of it per body_timeout_ms. */
 void request_limit(struct request *r);
 void request_ref(struct request *r);

@@ -391,6 +391,7 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     }
     for (int state = 0; state < CONNECTION_STATES; state++)
         TAILQ_INIT(&s->http.connections[state].queue);
+    unread_open(&s->http.unread);
     s->http.loop = loop;
     s->http.cfg = cfg;
     s->http.ops = &ops;

@@ -168,7 +168,7 @@ SERVER_TEST(body, that_a_method_has_no_use_for_is_cut_when_it_goes_on)
     }
 }
 
-/* --- places --- */
+/* --- time that is not the client's --- */
 
 static uint32_t n_open, n_in[CONNECTION_STATES];
 
@@ -178,6 +178,57 @@ static void count_connections(void)
     for (int i = 0; i < CONNECTION_STATES; i++)
         n_in[i] = f.server->http.connections[i].n;
 }
+
+static void wait_open(uint32_t n)
+{
+    for (int left = 60000; on_loop(count_connections), n_open != n; left--) {
+        cr_assert_gt(left, 0, "%u connections, not %u, are open", n_open, n);
+        usleep(1000);
+    }
+}
+
+#define HELD_UP_US 2500000 /* longer than the header_timeout_ms of these tests */
+
+static void expect_answer(int fd)
+{
+    struct reply r;
+    client_read(fd, &r, false);
+    cr_assert_eq(r.status, 200, "it was cut");
+    reply_free(&r);
+    close(fd);
+}
+
+static void send_and_hold_up(void)
+{
+    client_request(f.client, "GET", "/health", "", NULL);
+    usleep(HELD_UP_US);
+}
+
+SERVER_TEST(connection, is_not_cut_for_headers_that_came_while_the_loop_was_held_up, "header_timeout_ms",
+            "2000")
+{
+    f.client = client_connect(f.port);
+    wait_open(1);
+    on_loop(send_and_hold_up);
+    expect_answer(f.client);
+}
+
+static void accept_after_hold_up(void)
+{
+    f.client = client_connect(f.port);
+    usleep(HELD_UP_US);
+    listener_run(&f.server->http.listeners[0]);
+}
+
+SERVER_TEST(connection, has_its_time_from_when_it_is_accepted, "header_timeout_ms", "2000")
+{
+    on_loop(accept_after_hold_up);
+    wait_open(1);
+    client_request(f.client, "GET", "/health", "", NULL);
+    expect_answer(f.client);
+}
+
+/* --- places --- */
 
 static void wait_connections(enum connection_state state, uint32_t n)
 {
