@@ -204,6 +204,8 @@ static void put_decoder(struct buf *out, const struct http_server *s, const stru
     put_count(out, "gauge", "hearth_device_memory_bytes", "Memory the decoder uses.", b.memory_used);
     put_count(out, "gauge", "hearth_device_scratch_bytes", "Memory the decoder uses for activations.",
               b.scratch_bytes);
+    put_count(out, "gauge", "hearth_sampling_bytes", "Memory taken to draw tokens with further filters.",
+              engine_draw_bytes(s->generator->model->engine));
     put_head(out, "hearth_model_info", "gauge", "1, with the model, backend and device in the labels.");
     buf_puts(out, "hearth_model_info{model=\"");
     put_label_text(out, model_config(s->generator->model->model)->name);

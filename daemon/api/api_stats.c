@@ -65,9 +65,12 @@ static void put_device(struct buf *out, const struct http_server *s, const struc
     json_put_str(out, b->device);
     buf_puts(out, ",\"isa\":");
     json_put_str(out, b->isa);
-    buf_printf(out, ",\"threads\":%u,\"memory_used\":%llu,\"memory_total\":%llu,\"scratch\":%llu,\"why\":",
+    buf_printf(out,
+               ",\"threads\":%u,\"memory_used\":%llu,\"memory_total\":%llu,\"scratch\":%llu,"
+               "\"sampling\":%llu,\"why\":",
                b->n_threads, (unsigned long long)b->memory_used, (unsigned long long)b->memory_total,
-               (unsigned long long)b->scratch_bytes);
+               (unsigned long long)b->scratch_bytes,
+               (unsigned long long)engine_draw_bytes(s->generator->model->engine));
     json_put_str(out, s->generator->model->why ? s->generator->model->why : "");
     buf_printf(out, ",\"registers\":%u,\"local_bytes\":%u,\"modules\":%u,\"cubins\":%u,\"jit_reason\":",
                b->registers, b->local_bytes, b->n_modules, b->n_cubins);

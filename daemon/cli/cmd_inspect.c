@@ -1,4 +1,5 @@
 #include "commands.h"
+#include "engine/engine.h"
 #include "base/escape.h"
 #include "base/memory.h"
 #include "inspect.h"
@@ -45,7 +46,7 @@ static struct kv_plan slot_plan(const struct model_config *c, uint32_t kv_type, 
  * of rotations. */
 static void set_fits(struct inspection_memory *m, const struct model_config *c)
 {
-    uint64_t fixed = m->weights + m->scratch + m->states, per_token = 0, low = 0;
+    uint64_t fixed = m->weights + m->scratch + m->states + m->sampling, per_token = 0, low = 0;
     for (uint32_t i = 0; i < c->n_kinds; i++)
         per_token += c->kinds[i].rope.dim * sizeof(float);
     m->available = memory_available();
@@ -74,6 +75,7 @@ struct inspection_memory inspection_memory(const struct inspection *in)
     m.states = model_state_size(c);
     m.scratch = (uint64_t)in->program->row_floats * sizeof(float) * STEP_MAX_ROWS +
                 (uint64_t)c->n_vocab * sizeof(float) * STEP_MAX_LOGITS;
+    m.sampling = engine_draw_size(1, 1, c->n_vocab, m.n_ctx);
     for (uint32_t w = 0; w < model_n_weights(in->model); w++) {
         bool used = false;
         for (uint32_t i = 0; i < in->graph->n_nodes && !used; i++) {
@@ -247,12 +249,13 @@ static void print_memory(const struct inspection *in)
         printf("  states        %10.1f MiB for a slot, of %u recurrent layers\n", mib(m.states),
                model_config(in->model)->n_recurrent);
     printf("  activations   %10.1f MiB for a step of %u rows\n", mib(m.scratch), STEP_MAX_ROWS);
+    printf("  sampling      %10.1f MiB for a slot\n", mib(m.sampling));
     if (m.n_ctx_fits)
         printf("  fits          %10llu tokens of one slot, of %.0f MiB that are available\n",
                (unsigned long long)m.n_ctx_fits, mib(m.available));
     else
         printf("  fits          no: it takes %.0f MiB, and %.0f MiB are available\n",
-               mib(m.weights + m.scratch + m.states + m.kv_per_page), mib(m.available));
+               mib(m.weights + m.scratch + m.states + m.sampling + m.kv_per_page), mib(m.available));
 }
 
 /* Prints a malloc'ed text of lib/. */

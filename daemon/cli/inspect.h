@@ -29,6 +29,7 @@ struct inspection_memory {
     uint64_t windows;     /* the part of kv_per_slot of such layers; 0: they are in the pages */
     uint64_t states;      /* recurrent states of a slot */
     uint64_t scratch;     /* activations of the largest step */
+    uint64_t sampling;    /* to draw a slot's tokens with further filters */
     uint32_t n_ctx;       /* min(model's, 8192) */
     uint64_t available;   /* memory of this machine that is free now */
     uint64_t n_ctx_fits;  /* the largest n_ctx of one slot in it; 0: the model does not fit */

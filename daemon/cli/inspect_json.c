@@ -114,12 +114,12 @@ static json_t *numbers(const struct model *m)
 static json_t *memory(const struct inspection *in)
 {
     struct inspection_memory m = inspection_memory(in);
-    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "weights", (json_int_t)m.weights,
+    return json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "weights", (json_int_t)m.weights,
                      "kv_per_token", (json_int_t)m.kv_per_token, "kv_per_page", (json_int_t)m.kv_per_page,
                      "kv_per_slot", (json_int_t)m.kv_per_slot, "windows_per_slot", (json_int_t)m.windows,
-                     "states_per_slot", (json_int_t)m.states, "scratch", (json_int_t)m.scratch, "n_ctx",
-                     (json_int_t)m.n_ctx, "available", (json_int_t)m.available, "n_ctx_fits",
-                     (json_int_t)m.n_ctx_fits);
+                     "states_per_slot", (json_int_t)m.states, "scratch", (json_int_t)m.scratch,
+                     "sampling_per_slot", (json_int_t)m.sampling, "n_ctx", (json_int_t)m.n_ctx, "available",
+                     (json_int_t)m.available, "n_ctx_fits", (json_int_t)m.n_ctx_fits);
 }
 
 /* The name of a weight, or null. */

@@ -291,7 +291,7 @@ static void say_memory(const struct loader *l)
     char line[256];
 
     executor_info(l->runtime.executor, &info);
-    serve_memory_line(&info, line, sizeof line);
+    serve_memory_line(&info, engine_draw_bytes(l->engine), line, sizeof line);
     log_info("%s", line);
 }
 

@@ -39,7 +39,7 @@ void serve_start_line(const struct serve_facts *facts, char *out, size_t room)
 }
 
 /* A cache of windows keeps more tokens: those of its pages are counted. */
-void serve_memory_line(const struct backend_info *info, char *out, size_t room)
+void serve_memory_line(const struct backend_info *info, uint64_t draw_bytes, char *out, size_t room)
 {
     uint64_t windows = info->n_windows * info->window_bytes;
     uint64_t page = kv_page_size(&info->kv) - info->window_bytes;
@@ -47,10 +47,12 @@ void serve_memory_line(const struct backend_info *info, char *out, size_t room)
 
     if (info->state_bytes)
         snprintf(states, sizeof states, ", recurrent states %.1f MiB", MIB(info->state_bytes));
-    snprintf(out, room, "memory: weights %.1f MiB, KV cache %.1f MiB for %s tokens%s, activations %.1f MiB",
+    snprintf(out, room,
+             "memory: weights %.1f MiB, KV cache %.1f MiB for %s tokens%s, activations %.1f MiB, sampling "
+             "%.1f MiB",
              MIB(info->weights_bytes), MIB(info->n_pages * page + windows),
              serve_grouped((uint64_t)info->n_pages * KV_PAGE_TOKENS, tokens), states,
-             MIB(info->scratch_bytes));
+             MIB(info->scratch_bytes), MIB(draw_bytes));
 }
 
 /* "http://0.0.0.0:8080" listens everywhere, but is nothing to connect to. */

@@ -18,7 +18,7 @@ struct serve_facts {
 void serve_start_line(const struct serve_facts *facts, char *out, size_t room);
 /* "memory: weights 359 MiB, KV cache 448 MiB for 4,096 tokens, recurrent states 12 MiB, activations 20 MiB":
  * states only where the model has some. */
-void serve_memory_line(const struct backend_info *info, char *out, size_t room);
+void serve_memory_line(const struct backend_info *info, uint64_t draw_bytes, char *out, size_t room);
 /* A curl command that reaches the first of the addresses in `where`; keyed: with a place for the key. */
 void serve_curl_line(const char *where, bool keyed, char *out, size_t room);
 /* Digits in groups of three, "1,024". */

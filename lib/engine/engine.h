@@ -193,6 +193,12 @@ void engine_close(struct engine *e);
 
 /* True if requests may have a constraint: the backend takes masks, or exports logits. Any thread. */
 bool engine_constrains(const struct engine *e);
+/* Bytes that the draws of further filters take (DRY, XTC …, and constrained texts where the backend takes no
+ * masks): the logits of each slot, 4 bytes a token of the vocabulary, and for each thread that draws, at most
+ * 8 and no more than slots, some 32 bytes a token and 8 a token of the context. Taken when the engine opens,
+ * resident once used. n_threads: of the executor's team. Any thread. */
+uint64_t engine_draw_size(uint32_t n_slots, uint32_t n_threads, uint32_t n_vocab, uint32_t n_ctx);
+uint64_t engine_draw_bytes(const struct engine *e); /* of this engine */
 /* The width of the vectors that `pooling` asks for; 0: the executor keeps no hidden states, and a request
  * that asks is refused. Any thread. */
 uint32_t engine_n_embedding(const struct engine *e);

@@ -21,10 +21,34 @@ struct draw_scratch {
     uint32_t *dry;    /* [n_ctx] */
 };
 
+static uint32_t n_scratch(uint32_t n_slots, uint32_t n_threads)
+{
+    uint32_t most = n_slots < MOST_SIDE ? n_slots : MOST_SIDE;
+    return n_threads < most ? n_threads : most;
+}
+
+static size_t chain_size(uint32_t n_vocab)
+{
+    size_t chain = sampler_chain_scratch_size(n_vocab), plain = sampler_scratch_size(n_vocab);
+    return chain > plain ? chain : plain;
+}
+
+uint64_t engine_draw_size(uint32_t n_slots, uint32_t n_threads, uint32_t n_vocab, uint32_t n_ctx)
+{
+    struct draw_scratch *s;
+    uint64_t tokens = (uint64_t)n_ctx * (sizeof *s->history + sizeof *s->dry);
+    return n_slots * (n_vocab * sizeof(float) + sizeof(struct engine_draw)) +
+           n_scratch(n_slots, n_threads) * (sizeof *s + chain_size(n_vocab) + tokens);
+}
+
+uint64_t engine_draw_bytes(const struct engine *e)
+{
+    return engine_draw_size(e->cfg.n_slots, executor_members(e->x), e->n_vocab, e->n_ctx);
+}
+
 static bool open_scratch(const struct engine *e, struct draw_scratch *s)
 {
-    size_t chain = sampler_chain_scratch_size(e->n_vocab), plain = sampler_scratch_size(e->n_vocab);
-    s->chain = malloc(chain > plain ? chain : plain);
+    s->chain = malloc(chain_size(e->n_vocab));
     s->history = calloc(e->n_ctx, sizeof *s->history);
     s->dry = calloc(e->n_ctx, sizeof *s->dry);
     return s->chain && s->history && s->dry;
@@ -32,8 +56,7 @@ static bool open_scratch(const struct engine *e, struct draw_scratch *s)
 
 int engine_sample_open(struct engine *e, struct error *err)
 {
-    uint32_t n = executor_members(e->x), most = e->cfg.n_slots < MOST_SIDE ? e->cfg.n_slots : MOST_SIDE;
-    e->n_scratch = n < most ? n : most;
+    e->n_scratch = n_scratch(e->cfg.n_slots, executor_members(e->x));
     e->draws = calloc(e->cfg.n_slots, sizeof *e->draws);
     e->draw_logits = calloc((size_t)e->cfg.n_slots * e->n_vocab + 1, sizeof *e->draw_logits);
     e->scratch = calloc(e->n_scratch, sizeof *e->scratch);

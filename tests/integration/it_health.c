@@ -247,3 +247,18 @@ DAEMON_TEST(stats, there_is_nothing_to_warn_about_on_loopback)
     json_decref(root);
     reply_free(&r);
 }
+
+/* The logits of each slot, 4 bytes a token, and a scratch for each thread, 32 bytes a token. */
+DAEMON_TEST(health, memory_to_draw_tokens_is_counted, "--slots", "8", "--threads", "2")
+{
+    long long sampling = stat_number("device.sampling");
+    cr_assert_geq(sampling, stat_number("model.n_vocab") * (8 * 4 + 2 * 32), "%lld", sampling);
+    char line[64], *log = daemon_read_log();
+    snprintf(line, sizeof line, ", sampling %.1f MiB", (double)sampling / (1 << 20));
+    cr_assert(strstr(log, line), "%s: %s", line, log);
+    free(log);
+    struct reply r = get("/metrics");
+    snprintf(line, sizeof line, "\nhearth_sampling_bytes %lld\n", sampling);
+    cr_assert(strstr(r.body, line), "%s", line);
+    reply_free(&r);
+}

@@ -129,7 +129,8 @@ Test(inspect, says_which_context_fits_into_the_memory_that_is_available)
     json_t *root = json_loads(text, 0, NULL), *m = json_object_get(root, "memory");
     long long available = json_integer_value(json_object_get(m, "available"));
     long long left = available - json_integer_value(json_object_get(m, "weights")) -
-                     json_integer_value(json_object_get(m, "scratch"));
+                     json_integer_value(json_object_get(m, "scratch")) -
+                     json_integer_value(json_object_get(m, "sampling_per_slot"));
     long long token = json_integer_value(json_object_get(m, "kv_per_token")) + 64 * 4;
     long long n = json_integer_value(json_object_get(m, "n_ctx_fits"));
     cr_assert(n > 0 && n % 64 == 0 && n * token <= left && (n == 1 << 24 || (n + 64) * token > left),

@@ -14,7 +14,7 @@ static const char *curl_for(const char *where)
 static const char *memory_of(const struct backend_info *info)
 {
     static char line[256];
-    serve_memory_line(info, line, sizeof line);
+    serve_memory_line(info, 5 << 19, line, sizeof line);
     return line;
 }
 
@@ -25,12 +25,12 @@ Test(serve_text, the_memory_line_counts_what_a_model_takes)
                                 .n_pages = 32,
                                 .kv = {.n_layers = 16, .n_kv_heads = 8, .head_dim = 64, .type = KV_F16}};
     cr_assert_str_eq(memory_of(&info),
-                     "memory: weights 359.0 MiB, KV cache 64.0 MiB for 2,048 tokens, activations 1.5 MiB");
+                     "memory: weights 359.0 MiB, KV cache 64.0 MiB for 2,048 tokens, activations 1.5 MiB, sampling 2.5 MiB");
     info.window_bytes = kv_page_size(&info.kv) / 2; /* of half the layers, and fewer of them */
     info.n_windows = 8;
     info.state_bytes = 12 << 20;
     cr_assert_str_eq(memory_of(&info), "memory: weights 359.0 MiB, KV cache 40.0 MiB for 2,048 tokens, "
-                                       "recurrent states 12.0 MiB, activations 1.5 MiB");
+                                       "recurrent states 12.0 MiB, activations 1.5 MiB, sampling 2.5 MiB");
 }
 
 Test(serve_text, numbers_are_grouped_by_three_digits)
