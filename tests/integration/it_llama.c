@@ -1,4 +1,5 @@
 /* llama-server's dialect: its names in and out. */
+#include "api/api.h"
 #include "harness.h"
 
 static json_t *ok(const char *path, const char *body)
@@ -131,4 +132,27 @@ DAEMON_TEST(peers, the_facts_that_clients_ask_first)
     struct reply r = post("/tokenize", "{\"prompt\":\"a\",\"content\":\"b\"}");
     cr_assert_eq(r.status, 400);
     reply_free(&r);
+}
+
+/* Clients ask some with HEAD first, to see that somebody is there. */
+DAEMON_TEST(peers, head_tells_of_each_route_what_get_does)
+{
+    unsigned n = 0;
+    for (const struct route *route = api_routes; route->path; route++) {
+        bool gets = !route->remove && (!route->post || route->both);
+        char type[512];
+        if (!gets || strchr(route->path, '{'))
+            continue;
+        struct reply whole = get(route->path);
+        snprintf(type, sizeof type, "%s", reply_header(&whole, "Content-Type"));
+        struct reply head = client_once(daemon_.port, "HEAD", route->path, "", NULL);
+        cr_assert_eq(head.status, whole.status, "%s: %d, not %d", route->path, head.status, whole.status);
+        cr_assert_str_eq(reply_header(&head, "Content-Type"), type, "%s", route->path);
+        cr_assert_gt(atoi(reply_header(&head, "Content-Length")), 0, "%s", route->path);
+        cr_assert_eq(head.len, 0, "%s: %s", route->path, head.body);
+        n += head.status == 200;
+        reply_free(&head);
+        reply_free(&whole);
+    }
+    cr_assert_geq(n, 15, "%u routes", n);
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # clients.sh HEARTHD MODEL REQUESTS - runs clients from npm, unmodified, against the real daemon: openai with the model's own template,
-# then all with one that has tools; last the requests of programs that are no libraries, as they were captured in the folder REQUESTS.
+# then all with one that has tools; then the requests of programs that are no libraries, as they were
+# captured in the folder REQUESTS; last ajv looks at texts of the schemas in the folder beside it.
 set -eu
 hearthd=$1
 model=$2
@@ -41,7 +42,7 @@ serve own
 kill $daemon
 wait $daemon || true
 serve tools --chat-template "$work/tools.jinja"
-for client in openai_tools anthropic ollama ai langchain huggingface; do
+for client in openai_tools anthropic ollama ai langchain langchain_ollama huggingface; do
     echo "# $client"
     (cd "$work" && node $client.mjs "$url") || { tail -n 20 "$log"; exit 1; }
 done
@@ -49,4 +50,7 @@ if [ ! -d "$requests" ]; then
     echo "SKIP it_clients shared-language: no $requests"
     exit 0
 fi
-(cd "$work" && node replay.mjs "$url" "$requests") || { tail -n 20 "$log"; exit 1; }
+for held in "replay.mjs $url $requests" "schemas.mjs $url $requests/../schemas"; do
+    # shellcheck disable=SC2086 # words
+    (cd "$work" && node $held) || { tail -n 20 "$log"; exit 1; }
+done

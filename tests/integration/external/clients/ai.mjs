@@ -17,6 +17,21 @@ await check("text is generated and streamed", async () => {
     assert.equal(whole.finishReason, "length");
 });
 
+await check("reasoning comes as parts of its own, whole and streamed", async () => {
+    const regex = "<think>I see (cats|dogs)\\.</think>A (cat|dog)\\.";
+    const thinks = { ...ask, providerOptions: { hearth: { regex, chat_format: "hermes" } } };
+    const whole = await generateText(thinks);
+    assert.match(whole.reasoningText, /^I see (cats|dogs)\.$/);
+    assert.match(whole.text, /^A (cat|dog)\.$/);
+    const parts = [];
+    for await (const part of streamText(thinks).fullStream) parts.push(part);
+    const join = (type) => parts.filter((part) => part.type === type).map((part) => part.text).join("");
+    assert.match(join("reasoning-delta"), /^I see (cats|dogs)\.$/);
+    assert.match(join("text-delta"), /^A (cat|dog)\.$/);
+    const kinds = parts.map((part) => part.type);
+    assert.ok(kinds.indexOf("reasoning-end") < kinds.indexOf("text-start"), kinds.join(" "));
+});
+
 await check("a required tool is called, and a chosen one in a stream", async () => {
     const whole = await generateText({ ...ask, tools, toolChoice: "required" });
     Arguments.parse(whole.toolCalls[0].input);
