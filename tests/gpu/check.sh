@@ -135,7 +135,8 @@ part() {
     left=$(seconds_left)
     if [ "$left" -lt "$((limit / 8 + 2))" ]; then
         echo "not enough time left: $left s of $budget s" >"$work/$name.err"
-        note "$name" "$kind" "left-out" 0
+        result=left-out
+        note "$name" "$kind" "$result" 0
         return 1
     fi
     [ "$left" -ge "$limit" ] || limit=$left
@@ -178,7 +179,8 @@ part device figure 30 "$bin/gpu_bench" device
 part first right 10 "$bin/gpu_bench" first
 part echo figure 6 "$bin/gpu_bench" echo
 part selftest right 8 "$bin/gpu_bench" selftest
-part decoder right 20 "$bin/gpu_witness" first "$data" 6
+part decoder right 20 "$bin/gpu_witness" first "$data" 6 || [ "$result" = left-out ] ||
+    part nodes right 10 "$bin/gpu_witness" nodes "$data" 6 # arithmetic or waits?
 [ -n "$first" ] || part product figure 30 "$bin/gpu_bench" product
 [ -n "$first" ] || part attention figure 15 "$bin/gpu_bench" attention
 part hop figure 8 "$bin/gpu_bench" hop

@@ -1,5 +1,6 @@
 /* gpu_witness.c - checks that backend cuda computes what backend cpu does, before its speed is measured.
- *   gpu_witness first DIR TOKENS     one of the recorded models; if it fails, where to look
+ *   gpu_witness first DIR TOKENS     one of the recorded models, persistent
+ *   gpu_witness nodes DIR TOKENS     the same node by node, and the first node that differs
  *   gpu_witness golden DIR           logits of the recorded models (DIR/NAME.json)
  *   gpu_witness tokens MODEL PROMPTS TOKENS AT_ONCE [KV_TYPE]  texts of random prompts, greedy and sampled
  * golden and tokens use every executor of the device. Logits and log-probabilities must be equal in every
@@ -258,12 +259,12 @@ static int try_kind(const struct golden *g, enum executor_kind kind, const float
     return rc;
 }
 
-/* Runs the real decoder on a small model; if it fails, finds out whether its kernels or its synchronisation
- * are wrong. */
-static int witness_first(char **argv, json_t *out, struct error *err)
+/* Runs one executor on the first tokens of a small model. `nodes` also finds the node whose numbers are
+ * wrong. It is for a process of its own, after one whose decoder failed: there the device may be lost or
+ * still busy. */
+static int witness_one(char **argv, enum executor_kind kind, json_t *out, struct error *err)
 {
     struct golden g;
-    struct error nodes = {0};
     float *cpu = NULL;
     uint32_t n = (uint32_t)atoi(argv[1]);
     json_t *rows = json_array();
@@ -273,23 +274,22 @@ static int witness_first(char **argv, json_t *out, struct error *err)
     g.n_tokens = n < g.n_tokens ? n : g.n_tokens;
     int rc = make_logits(&g, &cpu_backend, EXECUTOR_PERSISTENT, &cpu, out, err);
     if (rc == 0)
-        rc = try_kind(&g, EXECUTOR_PERSISTENT, cpu, out, rows, err);
-    if (rc < 0 && cpu) {
-        struct error said = *err;
-        int alone = try_kind(&g, EXECUTOR_EAGER, cpu, out, rows, &nodes);
-        if (alone < 0) {
-            struct error where = {0};
-            locate(&g, out, &where);
-            nodes = where.code ? where : nodes;
-        }
-        error_set(err, rc,
-                  alone == 0 ? "%.220s. Node by node all is right: look at the persistent loop (waits, ring, "
-                               "words in host memory; parts first and hop)"
-                             : "%.150s. Node by node: %.150s. Look at the driver (part device), or the "
-                               "numbers (part selftest)",
-                  said.text, nodes.text);
-    }
+        rc = try_kind(&g, kind, cpu, out, rows, err);
     free(cpu);
+    struct error said = *err, where = {0};
+    if (rc < 0 && kind == EXECUTOR_PERSISTENT) {
+        *err = (struct error){0};
+        error_set(
+            err, rc,
+            "%.200s. If part nodes passes, look at the persistent loop (waits, ring, words in host memory; "
+            "parts first and hop)",
+            said.text);
+    } else if (rc < 0) {
+        locate(&g, out, &where);
+        *err = (struct error){0};
+        error_set(err, rc, "%.300s. Look at the driver (part device), or the numbers (part selftest)",
+                  where.code ? where.text : said.text);
+    }
     golden_close(&g);
     return rc;
 }
@@ -484,15 +484,18 @@ int main(int argc, char **argv)
     double before = 0, after = 0;
     int rc = -EINVAL, clock = clock_begin(&g, &before);
     if (argc == 4 && strcmp(argv[1], "first") == 0)
-        rc = witness_first(argv + 2, out, &err);
+        rc = witness_one(argv + 2, EXECUTOR_PERSISTENT, out, &err);
+    else if (argc == 4 && strcmp(argv[1], "nodes") == 0)
+        rc = witness_one(argv + 2, EXECUTOR_EAGER, out, &err);
     else if (argc == 3 && strcmp(argv[1], "golden") == 0)
         rc = witness_golden(argv + 2, out, &err);
     else if ((argc == 6 || argc == 7) && strcmp(argv[1], "tokens") == 0)
         rc = witness_tokens(argv + 2, argc == 7 ? argv[6] : NULL, out, &err);
     else
-        (void)error_set(&err, rc,
-                        "usage: gpu_witness first DIR TOKENS | golden DIR | tokens MODEL PROMPTS TOKENS "
-                        "AT_ONCE [KV_TYPE]");
+        (void)error_set(
+            &err, rc,
+            "usage: gpu_witness first|nodes DIR TOKENS | golden DIR | tokens MODEL PROMPTS TOKENS "
+            "AT_ONCE [KV_TYPE]");
     if (clock == 0 && rc == 0 && gpu_clock_mhz(&g, &after, &err) == 0)
         gpu_note_clock(&g, out, before, after);
     if (clock == 0 && rc == 0) /* after a failure the device may hang */

@@ -96,6 +96,16 @@ fi
 grep -qE '^first +failed' "$out/log" || fail "the failed part is not named"
 grep -qE '^echo ' "$out/log" || fail "a failed part stops the others"
 grep -q 'cuLaunch' "$out/broken/report.md" || fail "the report has no reason"
+# A decoder that hangs: the process names the block and ends, and another one looks at the nodes.
+programs=${GPU_BIN:-$here/bin}
+data=$here/data
+[ -d "$data" ] || data=$here/../data
+SIMT_FAULT=lost:3000 LD_LIBRARY_PATH="$here/lib" "$programs/gpu_witness" first "$data" 6 >"$out/hung.json" 2>"$out/log" && fail "a decoder that hangs passes"
+grep -q 'block 1, still there' "$out/log" && grep -q 'If part nodes passes' "$out/log" || { cat "$out/log"; fail "the block that hangs is not named"; }
+grep -q misuse "$out/log" && { cat "$out/log"; fail "a device that hangs is used again"; }
+LD_LIBRARY_PATH="$here/lib" "$programs/gpu_witness" nodes "$data" 6 >"$out/nodes.json" 2>"$out/log" || { cat "$out/log"; fail "node by node something differs"; }
+SIMT_FAULT=launch:1 "$here/check.sh" "$out/refused" --first >"$out/log" 2>&1 && fail "a decoder that cannot be launched passes"
+grep -qE '^nodes +failed' "$out/log" || { cat "$out/log"; fail "a decoder that fails is not followed by its nodes"; }
 # With no time left every part is left out and named, and the check must fail.
 if GPU_PATIENCE=1 GPU_BUDGET_S=1 "$here/check.sh" "$out/late" --first >"$out/log" 2>&1; then
     fail "a check without time passes"
