@@ -5,7 +5,9 @@
 #include "abi/device_abi.h"
 
 #include <dirent.h>
+#include <grp.h>
 #include <stddef.h>
+#include <sys/stat.h>
 #include <time.h>
 
 #define CUDA  "--backend", "cuda", "--libcuda", LIBCUDA, "--slots", "4", "--n-ctx", "256"
@@ -52,6 +54,18 @@ static void wait_state(const char *state)
     }
 }
 
+/* From here on this process is a plain user's, where it is root's and such a user reaches the program. */
+static void become_nobody(void)
+{
+    if (geteuid())
+        return;
+    cr_assert_eq(seteuid(65534), 0);
+    bool reaches = !eaccess(HEARTHD_BINARY, X_OK) && !eaccess(LIBCUDA, R_OK) && !eaccess(DEMO_MODEL, R_OK);
+    cr_assert_eq(seteuid(0), 0);
+    if (reaches)
+        cr_assert(!setgroups(0, NULL) && !setresgid(65534, 65534, 65534) && !setresuid(65534, 65534, 65534));
+}
+
 /* The daemon ends by itself with this exit code, and its log has these words. */
 static void expect_end(int code, const char *words)
 {
@@ -63,6 +77,22 @@ static void expect_end(int code, const char *words)
 }
 
 /* ---- serving ---- */
+
+/* Its files in /proc are root's then: the driver and this program open those that all may read. */
+Test(cuda, serves_as_a_plain_user_whose_memory_nobody_may_dump)
+{
+    char path[64];
+    struct stat st;
+    become_nobody();
+    daemon_start((const char *[]){CUDA, "--core-dumps", "no", NULL});
+    snprintf(path, sizeof path, "/proc/%d/environ", daemon_.pid);
+    cr_assert_eq(stat(path, &st), 0);
+    cr_assert_eq(st.st_uid, 0, "it may be dumped");
+    json_t *root = generate(STORY "6}");
+    expect_story(json_text(root, "text"));
+    json_decref(root);
+    daemon_stop();
+}
 
 DAEMON_TEST(cuda, one_launch_serves_many_tokens, CUDA)
 {

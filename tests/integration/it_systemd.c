@@ -3,6 +3,7 @@
 #include "process.h"
 #include "slow.h"
 #include "support/http_client.h"
+#include "support/temporary_dir.h"
 
 #include <arpa/inet.h>
 #include <criterion/criterion.h>
@@ -172,6 +173,43 @@ Test(systemd, the_watchdog_is_not_fed_by_a_process_whose_decoder_hangs)
         text[n] = '\0';
         cr_assert_null(strstr(text, "WATCHDOG=1"));
     }
+}
+
+/* A small model with that name in the directory. */
+static void put_model(const char *dir, const char *name)
+{
+    static char bytes[1 << 20];
+    char path[256];
+    snprintf(path, sizeof path, "%s/%s.gguf", dir, name);
+    FILE *from = fopen(HEARTH_TEST_DATA "/tiny-qwen3-s11-q8_0.gguf", "rb"), *to = fopen(path, "wb");
+    cr_assert(from && to);
+    for (size_t n; (n = fread(bytes, 1, sizeof bytes, from)) > 0;)
+        cr_assert_eq(fwrite(bytes, 1, n, to), n);
+    fclose(from);
+    cr_assert_eq(fclose(to), 0);
+}
+
+/* The engine of the first model and its decoder live on. */
+Test(systemd, the_watchdog_is_not_fed_when_the_decoder_of_a_second_model_hangs)
+{
+    char *dir = temporary_dir(), reply[1 << 16];
+    const char *const args[] = {"--model",       "",     "--models", dir, "--kv-memory", "16M",
+                                "--watchdog-ms", "2000", NULL};
+    const char *const env[] = {notify_variable, "WATCHDOG_USEC=400000", NULL};
+    pid_t threads[256];
+    put_model(dir, "a");
+    put_model(dir, "b");
+    uint16_t port = process_serve(&p, &(struct process_start){.args = args, .env = env});
+    notified("READY=1");
+    int n = process_threads(&p, threads, 256);
+    cr_assert_eq(process_http(port, "/generate", "{\"model\":\"b\",\"prompt\":[1],\"max_tokens\":1}", reply,
+                              sizeof reply),
+                 200, "%s", reply);
+    notified("WATCHDOG=1");
+    process_freeze_others(&p, threads, n);
+    expect_in(notified("is not responding"), "STATUS=");
+    cr_assert_eq(process_wait(&p), 9, "%s", p.stderr_text);
+    temporary_dir_remove(dir);
 }
 
 /* A POST without a body, with the admin key; the reply must have this status. */

@@ -201,7 +201,7 @@ static bool freeze(pid_t thread)
            ptrace(PTRACE_INTERRUPT, thread, NULL, NULL) == 0 && waitpid(thread, &status, __WALL) == thread;
 }
 
-void process_freeze_workers(struct process *p)
+int process_threads(const struct process *p, pid_t *out, int room)
 {
     char path[64];
     int n = 0;
@@ -209,13 +209,30 @@ void process_freeze_workers(struct process *p)
     snprintf(path, sizeof path, "/proc/%d/task", p->pid);
     DIR *tasks = opendir(path);
     cr_assert(tasks);
-    for (struct dirent *entry; (entry = readdir(tasks));) {
-        pid_t thread = atoi(entry->d_name);
-        if (thread > 0 && thread != p->pid)
-            n += freeze(thread);
-    }
+    for (struct dirent *entry; (entry = readdir(tasks));)
+        if (atoi(entry->d_name) > 0 && n < room)
+            out[n++] = atoi(entry->d_name);
     closedir(tasks);
-    cr_assert_gt(n, 0, "no thread could be stopped");
+    return n;
+}
+
+void process_freeze_others(struct process *p, const pid_t *known, int n)
+{
+    pid_t threads[256];
+    int n_frozen = 0, n_threads = process_threads(p, threads, 256);
+
+    for (int i = 0; i < n_threads; i++) {
+        bool spared = threads[i] == p->pid;
+        for (int k = 0; k < n; k++)
+            spared = spared || threads[i] == known[k];
+        n_frozen += !spared && freeze(threads[i]);
+    }
+    cr_assert_gt(n_frozen, 0, "no thread could be stopped");
+}
+
+void process_freeze_workers(struct process *p)
+{
+    process_freeze_others(p, NULL, 0);
 }
 
 /* ---- requests ---- */

@@ -46,6 +46,10 @@ void process_free(struct process *p);
 
 /* Stops every thread of the process but the first one, as a decoder that hangs would. */
 void process_freeze_workers(struct process *p);
+/* The same of those alone that are not among `known`, the first n that process_threads() found before. */
+void process_freeze_others(struct process *p, const pid_t *known, int n);
+/* Its threads, at most `room` of them; their number. */
+int process_threads(const struct process *p, pid_t *out, int room);
 
 /* Sends a request and leaves the connection open; `body` NULL is a GET. */
 int process_request(uint16_t port, const char *path, const char *body);
