@@ -3,8 +3,12 @@
 #include "gpu/kernels/gpu_kernels.h"
 
 #include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define LOOK_NS 100000000u /* between two questions to the driver whether a kernel still runs */
 
 int gpu_open(struct gpu *g, struct error *err)
 {
@@ -145,7 +149,7 @@ int gpu_time(struct gpu *g, const struct gpu_launch *l, double *seconds, struct 
     if (rc == 0)
         rc = CUDA_TRY(&g->driver, err, cuEventRecord, g->end, g->stream);
     if (rc == 0)
-        rc = gpu_finish(g, 60, err);
+        rc = gpu_finish(g, GPU_LIMIT_S, err);
     if (rc == 0)
         rc = CUDA_TRY(&g->driver, err, cuEventElapsedTime, &ms, g->start, g->end);
     *seconds = (double)ms * 1e-3;
@@ -163,7 +167,7 @@ int gpu_clock_mhz(struct gpu *g, double *mhz, struct error *err)
     if (rc == 0)
         rc = gpu_start(g, &launch, err);
     if (rc == 0)
-        rc = gpu_finish(g, 10, err);
+        rc = gpu_finish(g, GPU_LIMIT_S, err);
     if (rc == 0)
         rc = gpu_read(g, out, args.out, sizeof out, err);
     if (rc == 0 && (!out[0] || out[1] < args.spin_ns))
@@ -196,7 +200,7 @@ int gpu_warm(struct gpu *g, struct error *err)
     while (rc == 0 && clock_ns() < end) {
         rc = gpu_start(g, &launch, err);
         if (rc == 0)
-            rc = gpu_finish(g, 10, err);
+            rc = gpu_finish(g, GPU_LIMIT_S, err);
     }
     if (args.to)
         g->driver.cuMemFree(args.to);
@@ -224,18 +228,42 @@ void gpu_sleep(double seconds)
 
 bool gpu_await(const struct gpu *g, const uint32_t *word, uint32_t value, double limit_s)
 {
-    uint64_t limit = 0;
+    uint64_t limit = 0, look = 0;
     for (uint32_t spins = 0; gpu_load(word) != value; spins++) {
         if (g->emulated)
             gpu_sleep(20e-6); /* it needs the processor */
         if (spins % 1024)
             continue;
-        if (!limit)
+        uint64_t now = clock_ns();
+        if (!limit) {
             limit = gpu_limit_ns(g, limit_s);
-        else if (clock_ns() > limit)
+            look = now + LOOK_NS;
+        } else if (now > limit) {
             return false;
+        } else if (now > look) { /* late enough for no measurement to notice the call */
+            if (g->driver.cuStreamQuery(g->stream) != CUDA_NOT_READY)
+                return gpu_load(word) == value;
+            look = now + LOOK_NS;
+        }
     }
     return true;
+}
+
+int gpu_no_answer(struct gpu *g, struct error *err, const char *fmt, ...)
+{
+    char words[160];
+    va_list args;
+    va_start(args, fmt);
+    (void)vsnprintf(words, sizeof words, fmt, args);
+    va_end(args);
+    struct error died = {0};
+    int result = g->driver.cuStreamQuery(g->stream);
+    if (result == CUDA_NOT_READY)
+        return error_set(err, -ETIMEDOUT, "%s, and the kernel still runs", words);
+    if (result == CUDA_SUCCESS)
+        return error_set(err, -EIO, "%s: the kernel has ended", words);
+    cuda_check(&g->driver, &died, "cuStreamQuery", result);
+    return error_set(err, -EIO, "%s: %.200s", words, died.text);
 }
 
 /* ---- figures ---- */

@@ -46,6 +46,9 @@ struct gpu_launch {
 int gpu_function(struct gpu *g, const struct ptx_image *images, const char *source, const char *name,
                  size_t shared_bytes, void **function, struct error *err);
 int gpu_start(struct gpu *g, const struct gpu_launch *launch, struct error *err);
+/* Longest wait for a kernel to answer or to end: less than half of the time after which a part is stopped, so
+ * that it ends with words. */
+#define GPU_LIMIT_S 5
 /* Waits for all that was started. -ETIMEDOUT: the limit has passed; the kernel still runs. */
 int gpu_finish(struct gpu *g, double limit_s, struct error *err);
 /* Starts a launch, waits, and sets the time that the device needed. */
@@ -62,8 +65,12 @@ int gpu_warm(struct gpu *g, struct error *err);
 /* Words shared with a running kernel. */
 void gpu_store(uint32_t *word, uint32_t value);
 uint32_t gpu_load(const uint32_t *word);
-/* Waits until *word == value. False: the limit has passed. */
+/* Waits until *word == value. False: the limit has passed, or the kernel has ended without that. */
 bool gpu_await(const struct gpu *g, const uint32_t *word, uint32_t value, double limit_s);
+/* After such a wait. Returns the driver's error, if the kernel died; -EIO if it ended; -ETIMEDOUT if it still
+ * runs. */
+int gpu_no_answer(struct gpu *g, struct error *err, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
 void gpu_sleep(double seconds);
 
 /* Returns a figure that only a GPU can give; null on the emulator. */

@@ -82,6 +82,8 @@ static int run_part(size_t i, struct error *err, json_t *out)
     json_dumpf(out, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     (void)puts("");
     (void)fflush(stdout);
+    if (rc < 0)
+        (void)fprintf(stderr, "gpu_bench %s: %s\n", parts[i].name, err->text);
     if (rc == -ETIMEDOUT)
         _exit(1); /* a kernel still runs: waiting for it could take for ever */
     gpu_close(&g);
@@ -98,8 +100,6 @@ int main(int argc, char **argv)
         struct error err = {0};
         json_t *out = json_pack("{s:s}", "part", parts[i].name);
         int rc = run_part(i, &err, out);
-        if (rc < 0)
-            (void)fprintf(stderr, "gpu_bench %s: %s\n", parts[i].name, err.text);
         json_decref(out);
         return rc < 0;
     }

@@ -106,6 +106,9 @@ grep -q misuse "$out/log" && { cat "$out/log"; fail "a device that hangs is used
 LD_LIBRARY_PATH="$here/lib" "$programs/gpu_witness" nodes "$data" 6 >"$out/nodes.json" 2>"$out/log" || { cat "$out/log"; fail "node by node something differs"; }
 SIMT_FAULT=launch:1 "$here/check.sh" "$out/refused" --first >"$out/log" 2>&1 && fail "a decoder that cannot be launched passes"
 grep -qE '^nodes +failed' "$out/log" || { cat "$out/log"; fail "a decoder that fails is not followed by its nodes"; }
+# A kernel that dies while its answer is awaited: the driver's words, at once.
+SIMT_FAULT=step:2000 LD_LIBRARY_PATH="$here/lib" "$programs/gpu_bench" first >"$out/died.json" 2>"$out/log" && fail "a kernel that dies passes"
+grep -q '^gpu_bench first: step [0-9]* got no answer: cuStreamQuery: CUDA_ERROR_ILLEGAL_ADDRESS' "$out/log" || { cat "$out/log"; fail "the driver's words are not there"; }
 # With no time left every part is left out and named, and the check must fail.
 if GPU_PATIENCE=1 GPU_BUDGET_S=1 "$here/check.sh" "$out/late" --first >"$out/log" 2>&1; then
     fail "a check without time passes"

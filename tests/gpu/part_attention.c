@@ -93,7 +93,7 @@ static int run(struct attention *a, double *seconds, struct error *err)
     if (rc == 0)
         rc = CUDA_TRY(d, err, cuEventRecord, a->g->end, a->g->stream);
     if (rc == 0)
-        rc = gpu_finish(a->g, 30, err);
+        rc = gpu_finish(a->g, GPU_LIMIT_S, err);
     if (rc == 0)
         rc = CUDA_TRY(d, err, cuEventElapsedTime, &ms, a->g->start, a->g->end);
     *seconds = (double)ms * 1e-3 / a->args.attend.layout.n_layers;

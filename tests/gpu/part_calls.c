@@ -125,8 +125,8 @@ static int start_kernel(struct beside *b, void *function, struct error *err)
     pthread_t thread;
     b->args.sleep_ns = b->args.mirror_ns = 1000;
     int rc = gpu_start(&b->g, &launch, err);
-    if (rc == 0 && !gpu_await(&b->g, &b->host->running, 1, 10))
-        rc = error_set(err, -ETIMEDOUT, "the idle kernel did not start");
+    if (rc == 0 && !gpu_await(&b->g, &b->host->running, 1, GPU_LIMIT_S))
+        rc = gpu_no_answer(&b->g, err, "the idle kernel did not start");
     if (rc == 0 && pthread_create(&thread, NULL, release_late, b->host) != 0)
         rc = error_set(err, -ENOMEM, "a thread could not be started");
     return rc;
@@ -156,7 +156,7 @@ int part_calls_child(const char *name)
     (void)printf("%.1f %d %d\n", us, us > LIMIT_S * 0.9e6, result);
     (void)fflush(stdout);
     gpu_store(&b.host->stop, 1);
-    rc = gpu_finish(&b.g, 10, &err);
+    rc = gpu_finish(&b.g, 2 * GPU_LIMIT_S, &err);
     /* The emulated driver ends the kernel when a GPU would make the call wait. The call has freed half of
      * what this process holds: exit without cleaning up. */
     _exit(rc < 0 && !b.g.emulated);

@@ -61,7 +61,7 @@ static int time_driver(struct copy *c, double *best, struct error *err)
         if (rc == 0)
             rc = CUDA_TRY(d, err, cuEventRecord, c->g->end, c->g->stream);
         if (rc == 0)
-            rc = gpu_finish(c->g, 30, err);
+            rc = gpu_finish(c->g, GPU_LIMIT_S, err);
         if (rc == 0)
             rc = CUDA_TRY(d, err, cuEventElapsedTime, &ms, c->g->start, c->g->end);
         *best = ms * 1e-3 < *best ? ms * 1e-3 : *best;
@@ -115,7 +115,7 @@ static int time_bus(struct copy *c, double rates[2], struct error *err)
         rc = back ? CUDA_TRY(d, err, cuMemcpyDtoHAsync, host, c->from, bytes, c->g->stream)
                   : CUDA_TRY(d, err, cuMemcpyHtoDAsync, c->to, host, bytes, c->g->stream);
         if (rc == 0)
-            rc = gpu_finish(c->g, 30, err);
+            rc = gpu_finish(c->g, GPU_LIMIT_S, err);
         rates[back] = (double)bytes / (double)(clock_ns() - start);
     }
     return rc;

@@ -31,8 +31,8 @@ static int ask(struct echo *e, double *us, struct error *err)
 {
     uint64_t begin = clock_ns();
     gpu_store(&e->host->asked, ++e->asked);
-    if (!gpu_await(e->g, &e->host->answered, e->asked, 10))
-        return error_set(err, -ETIMEDOUT, "request %u got no answer", e->asked);
+    if (!gpu_await(e->g, &e->host->answered, e->asked, GPU_LIMIT_S))
+        return gpu_no_answer(e->g, err, "request %u got no answer", e->asked);
     *us = (double)(clock_ns() - begin) * 1e-3;
     return 0;
 }
@@ -55,7 +55,7 @@ static int round_trips(struct echo *e, json_t *out, struct error *err)
         rc = ask(e, &e->times[i], err);
     gpu_store(&e->host->stop, 1);
     if (rc == 0)
-        rc = gpu_finish(e->g, 10, err);
+        rc = gpu_finish(e->g, GPU_LIMIT_S, err);
     if (rc == 0)
         rc = gpu_read(e->g, polls, e->args.polls, sizeof polls, err);
     if (rc < 0)
@@ -89,7 +89,7 @@ static int even_steps(struct echo *e, const char *what, bool polls, bool asks, j
             break;
     }
     if (rc == 0)
-        rc = gpu_finish(e->g, 30, err);
+        rc = gpu_finish(e->g, GPU_LIMIT_S, err);
     if (rc == 0)
         rc = gpu_read(e->g, ns, e->args.times, n * sizeof *ns, err);
     for (uint32_t i = warm; i < n; i++)

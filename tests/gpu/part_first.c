@@ -71,9 +71,9 @@ static int launch(struct first *f, uint32_t park_ms, struct error *err)
 /* Waits until the kernel reports its end and the driver confirms it. */
 static int await_end(struct first *f, const char *why, struct error *err)
 {
-    if (!gpu_await(f->g, &f->host->left, f->args.launch, 10))
-        return error_set(err, -ETIMEDOUT, "the kernel did not end: %s", why);
-    return gpu_finish(f->g, 10, err);
+    if (!gpu_await(f->g, &f->host->left, f->args.launch, GPU_LIMIT_S))
+        return gpu_no_answer(f->g, err, "the kernel did not end: %s", why);
+    return gpu_finish(f->g, GPU_LIMIT_S, err);
 }
 
 static int step(struct first *f, double *seconds, struct error *err)
@@ -83,8 +83,8 @@ static int step(struct first *f, double *seconds, struct error *err)
     uint64_t start = clock_ns();
     h->key = key;
     gpu_store(&h->asked, f->asked);
-    if (!gpu_await(f->g, &h->answered, f->asked, 10))
-        return error_set(err, -ETIMEDOUT, "step %u got no answer", f->asked);
+    if (!gpu_await(f->g, &h->answered, f->asked, GPU_LIMIT_S))
+        return gpu_no_answer(f->g, err, "step %u got no answer", f->asked);
     *seconds = (double)(clock_ns() - start) * 1e-9;
     f->total += f->sum;
     if (gpu_load(&h->answer) != (f->total ^ key))

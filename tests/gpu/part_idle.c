@@ -17,12 +17,12 @@ static int measure(struct gpu *g, struct idle_host *host, struct gpu_launch *lau
         rc = gpu_start(g, launch, err);
     if (rc < 0)
         return rc;
-    if (!gpu_await(g, &host->running, 1, 10))
-        return error_set(err, -ETIMEDOUT, "the idle kernel did not start");
+    if (!gpu_await(g, &host->running, 1, GPU_LIMIT_S))
+        return gpu_no_answer(g, err, "the idle kernel did not start");
     gpu_sleep(g->emulated ? 0.005 : 1.5); /* averaging time of power meters */
     power_put(row);
     gpu_store(&host->stop, 1);
-    rc = gpu_finish(g, 10, err);
+    rc = gpu_finish(g, GPU_LIMIT_S, err);
     if (rc == 0)
         rc = gpu_read(g, polls, args->polls, sizeof polls, err);
     if (rc == 0 && !polls[0])

@@ -165,7 +165,7 @@ static int fill(struct product_bench *b, size_t in_floats, struct error *err)
     if (rc == 0)
         rc = gpu_start(b->g, &launch, err);
     if (rc == 0)
-        rc = gpu_finish(b->g, 30, err);
+        rc = gpu_finish(b->g, GPU_LIMIT_S, err);
     if (rc == 0)
         rc = gpu_write(b->g, b->args.in, ones, in_floats * sizeof *ones, err);
     free(ones);

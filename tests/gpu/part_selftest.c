@@ -156,7 +156,7 @@ static int run(struct gpu *g, struct selftest *s, struct error *err)
     if (rc == 0)
         rc = gpu_start(g, &launch, err);
     if (rc == 0)
-        rc = gpu_finish(g, 30, err);
+        rc = gpu_finish(g, GPU_LIMIT_S, err);
     if (rc == 0)
         rc = gpu_read(g, s->answers, s->args.answers, answers, err);
     return rc < 0 ? rc : gpu_read(g, s->results, s->args.results, results, err);
