@@ -1,4 +1,5 @@
 /* schema_emit.c - from nodes to rules of the grammar: scalars and objects; schema_array.c has arrays. */
+#include "base/hash.h"
 #include "schema_private.h"
 
 #include <errno.h>
@@ -30,6 +31,62 @@ uint32_t emit_node(struct compiler *c, uint32_t node)
 
 /* ---- scalars ---- */
 
+#define MIN_SHARED 8 /* states; below them a frame costs more than a second mask */
+
+static bool same_text(const struct dfa *x, const struct dfa *y)
+{
+    return x->n_states == y->n_states && !memcmp(x->first, y->first, (x->n_states + 1) * sizeof *x->first) &&
+           !memcmp(x->accept, y->accept, x->n_states * sizeof *x->accept) &&
+           !memcmp(x->edges, y->edges, x->first[x->n_states] * sizeof *x->edges);
+}
+
+static uint64_t hash_of_text(const struct compiler *c, const struct dfa *text)
+{
+    uint64_t h = hash_bytes(c->seed, text->accept, text->n_states * sizeof *text->accept);
+    h = hash_bytes(h, text->first, (text->n_states + 1) * sizeof *text->first);
+    return hash_bytes(h, text->edges, text->first[text->n_states] * sizeof *text->edges);
+}
+
+static void put_string(struct builder *b, const struct dfa *text, uint32_t from, uint32_t to)
+{
+    uint32_t open = builder_state(b), close = builder_state(b);
+    builder_bytes(b, from, '"', '"', open, false);
+    builder_dfa(b, text, SPELL_JSON, open, close, true);
+    builder_bytes(b, close, '"', '"', to, false);
+}
+
+/* The rule of a language's strings: members that allow the same share its states, and so their masks. */
+static uint32_t rule_of_text(struct compiler *c, const struct dfa *text)
+{
+    struct builder *b = &c->b;
+    uint64_t hash = hash_of_text(c, text);
+    if (!c->text_slots) {
+        if (!(c->text_slots = schema_take(c, TEXT_SLOTS, sizeof *c->text_slots)))
+            return 0;
+        memset(c->text_slots, 0, TEXT_SLOTS * sizeof *c->text_slots);
+    }
+    uint32_t *slot = &c->text_slots[hash % TEXT_SLOTS];
+    for (uint32_t i = *slot; i && dfa_work(&b->shop, 1); i = c->texts[i - 1].next)
+        if (c->texts[i - 1].hash == hash && same_text(c->texts[i - 1].text, text))
+            return c->texts[i - 1].rule;
+    if (c->n_texts == c->text_room) {
+        uint32_t more = c->text_room ? 2 * c->text_room : 64;
+        struct text_rule *grown = schema_take(c, more, sizeof *grown);
+        if (!grown)
+            return 0;
+        if (c->n_texts)
+            memcpy(grown, c->texts, c->n_texts * sizeof *grown);
+        c->texts = grown;
+        c->text_room = more;
+    }
+    uint32_t rule = builder_state(b), end = builder_state(b);
+    builder_final(b, end);
+    put_string(b, text, rule, end);
+    c->texts[c->n_texts++] = (struct text_rule){hash, text, rule, *slot};
+    *slot = c->n_texts;
+    return rule;
+}
+
 static void emit_string(struct compiler *c, const struct shape *s, uint32_t from, uint32_t to, json_t *where)
 {
     struct builder *b = &c->b;
@@ -46,10 +103,10 @@ static void emit_string(struct compiler *c, const struct shape *s, uint32_t from
                       "together with a pattern it needs too many states");
         return;
     }
-    uint32_t open = builder_state(b), close = builder_state(b);
-    builder_bytes(b, from, '"', '"', open, false);
-    builder_dfa(b, text, SPELL_JSON, open, close, true);
-    builder_bytes(b, close, '"', '"', to, false);
+    if (text->n_states < MIN_SHARED)
+        put_string(b, text, from, to);
+    else
+        builder_call(b, from, rule_of_text(c, text), to, false);
 }
 
 /* A set of numbers as it may be written: a model that has begun to write zeros must come to an end. Numbers

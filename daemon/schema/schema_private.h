@@ -91,6 +91,13 @@ struct anchor { /* an object that a reference can name */
 };
 #define ANY_RESOURCE UINT32_MAX
 
+struct text_rule { /* of strings of a language */
+    uint64_t hash;
+    const struct dfa *text;
+    uint32_t rule, next; /* the next one's number from 1 with the same slot, 0: the last */
+};
+#define TEXT_SLOTS 1024
+
 struct compiler {
     struct builder b;
     json_t *root;
@@ -118,6 +125,9 @@ struct compiler {
     bool named;                   /* the first error names a keyword */
     uint32_t any, space, strings; /* rules; strings: the unbounded one */
     uint32_t *queue, n_queue, queue_room;
+    struct text_rule *texts;
+    uint32_t n_texts, text_room;
+    uint32_t *text_slots; /* [TEXT_SLOTS]: numbers from 1 */
 };
 
 /* Prepares a compiler with a root and an open builder. False: the builder says why. */

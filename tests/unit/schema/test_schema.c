@@ -265,3 +265,26 @@ Test(schema, deep_wide_and_recursive_schemas_are_bounded, .timeout = 120)
         free(all[i]);
     }
 }
+
+static uint32_t n_states(const char *schema)
+{
+    struct grammar *g;
+    cr_assert_eq(schema_compile_text(&g, schema, strlen(schema), NULL), 0);
+    uint32_t n = g->n_states;
+    grammar_unref(g);
+    return n;
+}
+
+#define URI "{\"type\":\"string\",\"format\":\"uri\"}"
+
+/* So the masks of one are those of the other. */
+Test(schema, strings_of_one_language_share_their_states)
+{
+    uint32_t one = n_states("{\"type\":\"object\",\"properties\":{\"a\":" URI
+                            "},\"additionalProperties\":false}"),
+             four =
+                 n_states("{\"type\":\"object\",\"properties\":{\"a\":" URI ",\"b\":" URI ",\"c\":" URI
+                          ",\"d\":{\"type\":\"array\",\"items\":" URI "}},\"additionalProperties\":false}");
+    cr_assert_gt(one, 50);
+    cr_assert_lt(four, 2 * one, "%u states for one, %u for four", one, four);
+}
