@@ -13,7 +13,7 @@
 #define MODEL   HEARTH_TEST_DATA "/tiny-llama3-s15-q4_k_m.gguf"
 #define N_STEPS 6
 
-/* As a host that gives up: the kernel ends, and writes the record of a failure. */
+/* Gives up, as a host may: the kernel ends, and writes the record of a failure. */
 static void abort_decoder(const struct executor *x)
 {
     const struct cuda_decoder *d =
@@ -50,7 +50,7 @@ static void run(bool aborts, struct error *err)
     decoder_run_close(&r);
 }
 
-/* What the emulator writes about it. */
+/* Returns what the emulator writes to stderr meanwhile; to free. */
 static char *reported(bool aborts, struct error *err)
 {
     char *text = calloc(1, 1 << 16);

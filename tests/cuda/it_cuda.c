@@ -271,7 +271,7 @@ Test(cuda, a_daemon_on_the_checked_emulator_gives_it_nothing_to_report)
 }
 
 #ifdef HOST_IS_WATCHED
-/* That it is: the host reads the results of the first token without the order that `completed` gives. */
+/* The check bites: the host reads the results of the first token without the order that `completed` gives. */
 Test(cuda, a_host_that_takes_results_without_order_is_reported)
 {
     char at[16];

@@ -43,7 +43,7 @@ static void access_memory(struct simt_machine *m, const void *p, size_t size, bo
         report(m, p, size, write, &other, other_is_write);
 }
 
-/* What the word carries from now on: all that the host knows, or nothing. */
+/* From now on the word carries all that the host knows, or nothing. */
 static void store(struct simt_machine *m, const void *p, bool release)
 {
     struct host *h = &m->host_agent;

@@ -137,7 +137,7 @@ struct host {
     struct simt_report late; /* what it did wrong after the run */
 };
 
-/* Where a host on another thread comes in, between two steps of a grid. */
+/* Lets a host on another thread in, between two steps of a grid. */
 struct door {
     pthread_mutex_t inside;    /* the run has it, and leaves it to a host */
     pthread_mutex_t turnstile; /* a host has it until it is in */
