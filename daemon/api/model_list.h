@@ -1,7 +1,7 @@
 /* model_list.h - a reply with something for each model that requests may name. It is written on the loop, a
  * window of REPLY_WINDOW bytes at a time as its client takes it, so that a directory of thousands of models
- * holds up nobody. A model that comes or goes meanwhile is in it or not. Thread: loop. Memory: the request's
- * arena. */
+ * holds up no other request. A model that comes or goes meanwhile is in it or not. Thread: loop. Memory: the
+ * request's arena. */
 #pragma once
 #include "generation/generator.h"
 

@@ -1,3 +1,4 @@
+/* cmd_inspect.c - `hearthd inspect`: what is in a model's file, and the memory that it will take. */
 #include "commands.h"
 #include "engine/engine.h"
 #include "base/escape.h"

@@ -1,3 +1,4 @@
+/* cmd_tokenize.c - `hearthd tokenize`: text to token ids. */
 #include "commands.h"
 #include "read_all.h"
 

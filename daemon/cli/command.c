@@ -1,3 +1,4 @@
+/* command.c - what the commands share: errors of the configuration, a run with it, the end of the output. */
 #include "commands.h"
 #include "config/config.h"
 #include "base/log.h"

@@ -1,3 +1,4 @@
+/* inspect_json.c - the report of `hearthd inspect --json`. */
 #include "inspect.h"
 
 #include "model/graph.h"

@@ -414,7 +414,7 @@ static int compile_calls(struct grammar **out, const struct generation *g, struc
     return rc;
 }
 
-/* Where the format has nothing in front of an answer, its schema is the whole text's. */
+/* Returns true if the format has nothing in front of an answer: its schema is then the whole text's. */
 static bool is_whole_text(const struct generation *g)
 {
     return reasoning_of(g) == REASONING_NONE && !(g->p.format && *toolcall_answer_header(g->p.format));

@@ -74,7 +74,7 @@ void connection_moved(struct connection *c);
 /* Ends it unless this is called again, or the timer stopped, within `ms`, or soon when its peer has left
  * before its request was whole. */
 void connection_limit(struct connection *c, uint64_t ms);
-/* What its request holds for the reply has changed. */
+/* Takes note that its request holds more or less for the reply. */
 void connection_held(struct connection *c);
 /* The replies of all clients exceed body_memory: closes connections whose clients have not read theirs, in
  * the order of unread.h, but not `newest`. */

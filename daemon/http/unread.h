@@ -1,7 +1,8 @@
 /* unread.h - whole replies that their clients have not taken yet, and which of them goes first when memory
- * runs short: one that nobody reads, the longest unread first; else a large one, though it is being read; a
- * small one that has just been written, which a client is about to take, goes last, as it would free next to
- * nothing. Each call costs the same however many there are. Thread: loop. Memory: the replies' owners'. */
+ * runs short: one that its client does not read, the longest unread first; else a large one, though it is
+ * being read; a small one that has just been written, which a client is about to take, goes last, as it would
+ * free next to nothing. Each call costs the same however many there are. Thread: loop. Memory: the replies'
+ * owners'. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

@@ -532,7 +532,7 @@ static int load_ends(struct tokenizer *t, const struct gguf *g, struct error *er
     /* If a message can end in a call, <|end|> closes only one of several messages. */
     bool calls = (token_named(t, "<|return|>") >= 0 && token_named(t, "<|call|>") >= 0) ||
                  (token_named(t, "<|calls|>") >= 0 && token_named(t, "<|flush|>") >= 0);
-    /* Where the model waits for a tool's response, </s> is a token of other texts (Gemma 4). */
+    /* If the model waits for a tool's response, </s> is a token of other texts (Gemma 4). */
     bool waits = token_named(t, "<|tool_response>") >= 0;
     for (size_t i = 0; i < N_MARKERS; i++)
         if (!(calls && !strcmp(end_markers[i], "<|end|>")) && !(waits && !strcmp(end_markers[i], "</s>")))

@@ -43,7 +43,7 @@ struct toolcall_reasoning {
 };
 /* A mark that ends a reasoning or begins a call in it, number i; NULL beyond the last. */
 const char *toolcall_mark_in_reasoning(const struct toolcall_format *f, size_t i);
-/* What a format writes between its reasoning and its answer: "" or a header. */
+/* Returns the header that a format writes between its reasoning and its answer, or "". */
 const char *toolcall_answer_header(const struct toolcall_format *f);
 struct toolcall_reasoning toolcall_reasoning_of(const struct toolcall_format *f);
 /* Tells if a prompt of n bytes ends with the mark that opens a reasoning. */

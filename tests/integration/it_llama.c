@@ -134,7 +134,7 @@ DAEMON_TEST(peers, the_facts_that_clients_ask_first)
     reply_free(&r);
 }
 
-/* Clients ask some with HEAD first, to see that somebody is there. */
+/* Clients ask some with HEAD first, to see that a server is there. */
 DAEMON_TEST(peers, head_tells_of_each_route_what_get_does)
 {
     unsigned n = 0;

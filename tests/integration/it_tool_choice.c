@@ -167,7 +167,7 @@ Test(tool_choice, a_format_waits_for_the_end_of_the_reasoning_that_the_prompt_op
     end();
 }
 
-/* What a schema allows is the answer, whatever marks of calls and reasoning stand in it. */
+/* A text that a schema allows is the answer, whatever marks of calls and reasoning stand in it. */
 Test(tool_choice, marks_in_json_of_a_schema_are_words)
 {
     static const struct {

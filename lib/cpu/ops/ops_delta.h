@@ -1,5 +1,6 @@
 /* ops_delta.h - the operations of recurrent layers and gates, over a vector of WIDTH floats (ops_template.h).
- * Lanes are channels, or columns of a state: a column's sums stay in its lane, in the order of arith.h. */
+ * Lanes are channels, or columns of a state: a column's sums stay in its lane, in the order of arith.h.
+ * Thread: any; the members of a team call them on their own units. */
 
 INLINE struct vec vec_sigmoid(struct vec x)
 {

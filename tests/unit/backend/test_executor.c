@@ -1,3 +1,4 @@
+/* The executors over a made backend. */
 #include "cpu/reference.h"
 #include "backend/executor.h"
 #include "model/program.h"

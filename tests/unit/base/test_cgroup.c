@@ -1,3 +1,4 @@
+/* Quotas and limits, read from made trees of cgroups. */
 #include "base/cgroup.h"
 #include "base/team.h"
 

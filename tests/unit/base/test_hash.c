@@ -1,3 +1,4 @@
+/* Hashes: every bit, the length and the seed count, and neighbours spread. */
 #include "base/hash.h"
 
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+/* Instruction sets, chosen from made answers of CPUID. */
 #include "base/isa.h"
 
 #include <criterion/criterion.h>

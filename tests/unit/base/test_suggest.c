@@ -1,3 +1,4 @@
+/* The nearest known name to a mistyped one. */
 #include "base/suggest.h"
 
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+/* A team of threads: each unit is dealt once a round. */
 #include "base/team.h"
 
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+/* The report of `hearthd inspect`, as text and as JSON. */
 #include "cli/commands.h"
 #include "support/variant.h"
 

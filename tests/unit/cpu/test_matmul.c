@@ -1,3 +1,4 @@
+/* The matrix products of each instruction set. */
 #include "abi/arith.h"
 #include "cpu/matmul/matmul.h"
 #include "gguf/quant.h"

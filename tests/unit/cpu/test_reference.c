@@ -1,3 +1,4 @@
+/* The exact arithmetic, against recorded float64 logits. */
 #include "cpu/reference.h"
 #include "backend/executor.h"
 #include "support/failing_alloc.h"

@@ -1,3 +1,4 @@
+/* Weights packed into the GPU's tiles, and read back. */
 #include "cuda/pack.h"
 #include "base/half.h"
 #include "gguf/quant.h"

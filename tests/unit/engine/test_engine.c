@@ -1,3 +1,4 @@
+/* The engine over a fake backend: requests to steps and back, cancel, deadlines, ends. */
 #include "support/engine_driver.h"
 #include "engine/engine_queue.h"
 

@@ -1,3 +1,4 @@
+/* Opening an engine: memory that runs out, and settings that it refuses. */
 #include "engine/engine.h"
 #include "support/failing_alloc.h"
 #include "support/fake_backend.h"

@@ -1,3 +1,4 @@
+/* GGUF files, whole and broken. */
 #include "support/gguf_write.h"
 #include "support/failing_alloc.h"
 #include "gguf/quant.h"

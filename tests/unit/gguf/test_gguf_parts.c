@@ -1,3 +1,4 @@
+/* Models in several files, and parts that do not belong together. */
 #include "gguf/gguf.h"
 #include "support/decoder_run.h"
 #include "support/split_model.h"

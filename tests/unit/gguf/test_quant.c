@@ -1,3 +1,4 @@
+/* The values of the weight types. */
 #include "gguf/gguf.h"
 #include "base/half.h"
 #include "gguf/quant.h"

@@ -1,3 +1,4 @@
+/* Pages of the KV cache: sequences, forks, shared prefixes, snapshots, eviction. */
 #include "kv/kv_cache.h"
 #include "base/hash.h"
 

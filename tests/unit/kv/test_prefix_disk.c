@@ -116,7 +116,7 @@ static void count_moved(void *context)
     atomic_fetch_add((atomic_uint *)context, 1);
 }
 
-/* So that whoever waits for it can tell a slow disk from one that hangs. */
+/* A caller that waits for it can tell a slow disk from one that hangs. */
 Test(prefix_disk, each_page_time_and_removal_is_a_move)
 {
     char *dir = temporary_dir();

@@ -1,3 +1,4 @@
+/* The graph's checks, and the graphs that the architectures build. */
 #include "backend/executor.h"
 #include "support/failing_alloc.h"
 #include "model/graph.h"

@@ -1,3 +1,4 @@
+/* The plan of KV memory: pages, window pages, limits. */
 #include "model/kv_plan.h"
 
 #include <criterion/criterion.h>

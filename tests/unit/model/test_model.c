@@ -1,3 +1,4 @@
+/* A model's configuration from its file: what is read, and what is refused in which words. */
 #include "support/failing_alloc.h"
 #include "model/graph.h"
 #include "model/model.h"

@@ -1,3 +1,4 @@
+/* Fusion of a graph into a program. */
 #include "support/failing_alloc.h"
 #include "model/graph.h"
 #include "model/program.h"

@@ -1,3 +1,4 @@
+/* RoPE's table, against long doubles and the C library. */
 #include "model/model.h"
 
 #include <criterion/criterion.h>

@@ -1,3 +1,4 @@
+/* The decoder's sampler, against its formulas. */
 #include "abi/arith.h"
 #include "sampler/sampler.h"
 #include "sampler/sampler_loops.h"

@@ -1,4 +1,4 @@
-/* What the daemon makes of a close that takes long. */
+/* The daemon's watch over a close that takes long. */
 #include "service/close_watch.h"
 
 #include <criterion/criterion.h>

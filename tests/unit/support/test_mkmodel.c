@@ -1,3 +1,4 @@
+/* Random models of mkmodel: shapes, mixes of types, vocabularies. */
 #include "support/random_blocks.h"
 #include "gguf/gguf.h"
 #include "support/tensor_bytes.h"

@@ -1,3 +1,4 @@
+/* The words that each kind of pretokenizer cuts. */
 #include "tokenizer/pretokenizer.h"
 #include "support/tokenizer_fixture.h"
 

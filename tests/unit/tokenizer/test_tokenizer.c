@@ -1,3 +1,4 @@
+/* Text to ids and back. */
 #include "support/sanitized.h"
 #include "support/tokenizer_fixture.h"
 
