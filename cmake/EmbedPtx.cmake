@@ -1,5 +1,5 @@
 # EmbedPtx.cmake - a C table SYMBOL in OUT of PTX files and cubins (FILES, separated by |), which the assembler puts in as they are: written as
-# numbers they took seconds.
+# numbers they took seconds. They are aligned: a cubin is an ELF file, which a driver may read in place.
 string(REPLACE "|" ";" files "${FILES}")
 set(arrays "")
 set(rows "")
@@ -15,7 +15,7 @@ foreach(file ${files})
         string(APPEND base _cubin)
     endif()
     file(SIZE ${file} size)
-    string(APPEND arrays "__asm__(\".pushsection .rodata\\n${base}: .incbin \\\"${file}\\\"\\n.byte 0\\n.popsection\");\n"
+    string(APPEND arrays "__asm__(\".pushsection .rodata\\n.balign 64\\n${base}: .incbin \\\"${file}\\\"\\n.byte 0\\n.popsection\");\n"
         "extern const char ${base}[];\n")
     string(APPEND rows "    {\"${name}\", ${sm}, ${base}, ${size}, ${is_cubin}},\n")
 endforeach()

@@ -1,4 +1,4 @@
-# What a build tree takes from another one, HEARTH_KERNELS_FROM, instead of building it again.
+# A build tree takes the kernels of another one, HEARTH_KERNELS_FROM, instead of building them again.
 
 # Configures the tree `from`, with its tests, unless it is.
 function(hearth_configure_tree from)

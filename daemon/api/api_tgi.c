@@ -25,7 +25,7 @@ static const struct {
     {"return_full_text", "echo"},
     {"details", "details"},
 };
-/* They ask for what is not offered, unless they ask for nothing. */
+/* Fields of TGI that Hearth does not support; values that request nothing pass. */
 static const char *const refused[] = {"adapter_id", "best_of", "decoder_input_details", "truncate",
                                       "watermark"};
 

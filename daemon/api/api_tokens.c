@@ -198,7 +198,7 @@ void api_tokenize(struct request *r)
     work_on(r, tokenize);
 }
 
-/* As many ids as a body can hold that is not there to cost memory. */
+/* Most token ids of a request, so that an array of ids cannot exhaust memory. */
 static size_t most_ids(const struct request *r)
 {
     return r->model->n_ctx + (size_t)4096;

@@ -50,7 +50,7 @@ struct bench_row {
     int executor;              /* enum executor_kind */
     double tokens_per_s, sd;   /* median, standard deviation of the repetitions */
     double launches_per_token; /* of kernels; a resident decoder needs none */
-    uint64_t launches;         /* in all, in what the row is the median of */
+    uint64_t launches;         /* total over the repetitions */
     struct bench_cost cost;
     struct bench_roofline roofline;      /* mean of what was measured around the repetitions */
     double read_fraction, int8_fraction; /* of either limit: median of what the repetitions reached of it */

@@ -20,7 +20,7 @@ static int ps(struct config *cfg, void *options, struct error *err)
     int rc = ask_daemon(cfg, *(const char **)options, "/requests", &answer, err);
     if (rc < 0)
         return rc;
-    ask_print_requests(answer, stdout);
+    query_print_requests(answer, stdout);
     json_decref(answer);
     return 0;
 }

@@ -21,7 +21,7 @@ static int stats(struct config *cfg, void *options, struct error *err)
 
     if (rc < 0)
         return rc;
-    ask_print_stats(answer, stdout);
+    query_print_stats(answer, stdout);
     json_decref(answer);
     return 0;
 }

@@ -83,7 +83,7 @@ static void print_drafts(const json_t *s, FILE *f)
             counted(s, "speculation.requests", "request", "requests"));
 }
 
-void ask_print_stats(const json_t *s, FILE *f)
+void query_print_stats(const json_t *s, FILE *f)
 {
     unsigned long long up = whole(ask_number(s, "uptime_s"));
 
@@ -122,7 +122,7 @@ static void print_request(FILE *f, const json_t *r)
             ask_number(r, "priority"));
 }
 
-void ask_print_requests(const json_t *answer, FILE *f)
+void query_print_requests(const json_t *answer, FILE *f)
 {
     const json_t *requests = ask_member(answer, "requests");
 

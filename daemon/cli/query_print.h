@@ -6,6 +6,6 @@
 #include <stdio.h>
 
 /* GET /stats. */
-void ask_print_stats(const json_t *answer, FILE *f);
+void query_print_stats(const json_t *answer, FILE *f);
 /* GET /requests: a line for each. */
-void ask_print_requests(const json_t *answer, FILE *f);
+void query_print_requests(const json_t *answer, FILE *f);

@@ -53,7 +53,7 @@ static void fail(struct generation *g, const struct api_error *e, enum request_o
         buf_puts(&r->out, g->request->route->lines ? "" : "\n");
         request_wrote(r);
         r->stream_ended = true;
-        request_hold_reply(r); /* of a whole reply queue_reply() sees to it */
+        request_hold_reply(r); /* queue_reply() does it for a whole reply */
         request_limit(r);
     }
     request_resume(r);
@@ -575,7 +575,7 @@ static void finish_well(struct generation *g)
         write_events(g);
     else
         write_reply(g);
-    if (g->p.stream) { /* of a whole reply queue_reply() sees to it */
+    if (g->p.stream) { /* queue_reply() does it for a whole reply */
         request_hold_reply(r);
         request_limit(r);
     }

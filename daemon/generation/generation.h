@@ -306,14 +306,14 @@ void generation_log(const struct generation *g, struct log_access *line);
 /* Its outcome; counts its texts that have ended, each by how, in any state. */
 enum request_outcome generation_count(const struct generation *g, struct stats *stats);
 
-/* Sets what holds where nothing is asked. */
+/* Sets the defaults of fields that a request omits. */
 void generation_defaults(struct params *p);
 /* generation_prepare.c: fills g->p and the choices from the body, or r->error, or says g->exceeded. May run
  * on the pool. */
 void generation_prepare(struct request *r);
-/* Operations of a chat template that the preparation may take where it is; 0: all it has. */
+/* Most template operations on the current thread; 0: the template's own limit. */
 unsigned generation_operations(const struct generation *g);
-/* Ends a preparation that takes more than it may where it is: -1. */
+/* Ends a preparation that exceeds what the current thread allows: -1. */
 int generation_exceeded(struct generation *g);
 /* Returns the limit that holds for it: its own, else the configuration's, within its limits. 0: none. */
 uint64_t generation_timeout_ms(const struct generation *g);

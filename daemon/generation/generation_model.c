@@ -143,7 +143,7 @@ static bool waited(struct generation *g, uint64_t now_ns, struct server_model **
     if (*m || e->status || !g->model_late_ns || now_ns < g->model_late_ns)
         return *m || e->status;
     s->source->late(s->source_context, g->awaited);
-    api_fail(e, 504, "timeout", NULL, "%s (%llu) passed before the model was there", g->model_limit,
+    api_fail(e, 504, "timeout", NULL, "%s (%llu) passed before the model was loaded", g->model_limit,
              (unsigned long long)g->model_limit_ms);
     return true;
 }

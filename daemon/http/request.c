@@ -121,7 +121,7 @@ static void begin_items(struct request *r)
 {
     r->items.len = r->items_at = 0;
     r->writing = true;
-    if (r->limited) /* it is the pool that the client waits for */
+    if (r->limited) /* the client waits for the pool: its timeout stops */
         connection_pause(r->connection);
     request_run(r, POOL_REPLY, write_items, items_written);
 }

@@ -24,8 +24,8 @@ struct tool_grammar_options {
     const struct toolcall_tools *tools; /* the same, by number */
     const json_t *only;                 /* names that may be called; NULL: all */
     bool one;                           /* one call, no more */
-    bool lazy; /* a call may come, or none: any text up to its opening, and behind it; of `reasoning` only
-                  REASONING_OPEN counts */
+    bool lazy; /* calls are optional, with any text around them; of `reasoning` only REASONING_OPEN has an
+                  effect */
     enum tool_grammar_reasoning reasoning;
     bool (*is_control)(const void *context, const char *mark);
     const void *context;

@@ -391,7 +391,7 @@ static int check(struct model_set *set, int number, struct error *err)
     return start_loader(set, &set->checking, number, on_checked, err);
 }
 
-/* Sees to the wanted model, which is not there: checks it, makes room for it or loads it. */
+/* Checks the wanted model, makes room for it, or loads it. */
 static int advance(struct model_set *set, int number, struct error *err)
 {
     struct place *victim = set->victim ? set->victim : choose_victim(set);

@@ -1,6 +1,6 @@
 /* prefix_store.h - where the daemon keeps its prefix cache over restarts: the directory of the configuration,
- * opened for the model that is loaded. Trouble with it is logged and costs the cache, never the service.
- * Thread: the loading one; what the log is told later comes from the disk's own. */
+ * opened for the model that is loaded. Errors are logged and disable the cache, never the service.
+ * Thread: the loader; later log lines come from the disk thread. */
 #pragma once
 #include "config/config.h"
 #include "backend/executor.h"

@@ -227,7 +227,7 @@ static bool look_at(struct serve *s, struct watch *w, struct loader *l, struct e
     return true;
 }
 
-/* While no model serves there is nothing to watch but the loop, which shows its life here. */
+/* While no model is loaded, watches the event loop alone. */
 static void on_watch(uv_timer_t *timer)
 {
     struct serve *s = timer->data;

@@ -15,7 +15,7 @@
 #define ATTEND_MAX_HEAD_DIM   512u /* must also be a multiple of 32: the host refuses other sizes */
 #define ATTEND_PLAIN_HEAD_DIM 128u /* longer heads take the general attention */
 
-/* Least shared memory, in bytes, for heads of this size; up to about 40 KB more the kernel runs faster. */
+/* Minimum shared memory in bytes for this head size; up to 40 KB more makes the kernel faster. */
 static inline uint32_t attend_min_work(uint32_t head_dim)
 {
     return 12288 + (head_dim > ATTEND_PLAIN_HEAD_DIM ? (head_dim - ATTEND_PLAIN_HEAD_DIM) * 56 : 0);

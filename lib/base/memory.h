@@ -23,8 +23,8 @@ struct memory_block {
  * for huge pages. Returns 0 or -ENOMEM. */
 int memory_take(struct memory_block *b, size_t size, const char *what, struct error *err);
 void memory_give(struct memory_block *b); /* unmaps it; an empty block is fine */
-/* All of the block will be used, though perhaps much later: until it is touched memory_available() leaves
- * room for it. Holds until memory_give(). Without memory for the note it is not promised. */
+/* Reserves what is untouched of the block: memory_available() subtracts it until it is touched or given
+ * back. Without memory for the record nothing is reserved. */
 void memory_promise(const struct memory_block *b);
 /* Bytes of promised blocks that were not touched yet (/proc/self/pagemap; where that cannot be read, all). */
 uint64_t memory_promised(void);

@@ -401,7 +401,7 @@ static int cpu_dispatch(struct backend *be, uint32_t node, struct error *err)
     struct decoder *d = (struct decoder *)be;
     assert(d->step && d->cfg.eager);
     if (node >= d->graph->n_nodes)
-        return error_set(err, -EINVAL, "node %u, the graph has %u", node, d->graph->n_nodes);
+        return error_set(err, -EINVAL, "node %u does not exist: the graph has %u", node, d->graph->n_nodes);
     int rc = 0;
     decoder_beat(d);
     if (d->exact)

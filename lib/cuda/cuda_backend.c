@@ -179,7 +179,7 @@ static int cuda_dispatch(struct backend *be, uint32_t node, struct error *err)
     if (d->fault.code)
         return fault(d, err);
     if (node >= d->graph->n_nodes)
-        return error_set(err, -EINVAL, "node %u, the graph has %u", node, d->graph->n_nodes);
+        return error_set(err, -EINVAL, "node %u does not exist: the graph has %u", node, d->graph->n_nodes);
     return cuda_nodes_dispatch(d, node, err);
 }
 

@@ -75,7 +75,7 @@ static int configure(struct engine *e, const struct engine_config *cfg, struct e
     if (cfg->n_slots == 0 || cfg->n_slots > STEP_MAX_SLOTS)
         return error_set(err, -EINVAL, "slots %u: 1 to %d", cfg->n_slots, STEP_MAX_SLOTS);
     if (cfg->steps_in_flight < 1 || cfg->steps_in_flight > MAX_FLIGHTS)
-        return error_set(err, -EINVAL, "steps_in_flight %u: 1 or 2", cfg->steps_in_flight);
+        return error_set(err, -EINVAL, "steps_in_flight must be 1 or 2 (got %u)", cfg->steps_in_flight);
     if (info.n_pages == 0 || info.max_rows == 0)
         return error_set(err, -EINVAL, "backend %s has no KV pages", info.name);
     e->cfg = *cfg;

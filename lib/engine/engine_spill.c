@@ -521,7 +521,7 @@ static void build_exports(struct engine *e)
     }
 }
 
-/* Finds the next snapshot whose state is not on the disk though its page is, once all pages were seen to. */
+/* Finds the next snapshot whose state is not on the disk though its page is, once all pages are written. */
 static bool find_export(struct engine *e, struct state_export *out)
 {
     struct engine_disk *d = e->disk;

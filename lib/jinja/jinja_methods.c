@@ -108,7 +108,7 @@ bool jinja_trim(struct jinja_run *r, struct jinja_text text, const struct jinja_
         return jinja_work_bytes(r, JINJA_WALK * (text.len - out->text.len));
     }
     if (chars->kind != JINJA_TEXT)
-        return jinja_fail(r, -EBADMSG, "characters to strip are a string, not %s", jinja_kind_name(chars));
+        return jinja_fail(r, -EBADMSG, "strip needs a string of characters, not %s", jinja_kind_name(chars));
     for (; left && from < to; from += n) {
         n = jinja_char(text.s + from, to - from);
         if (!jinja_work_bytes(r, JINJA_WALK * (n + chars->text.len)))

@@ -13,7 +13,7 @@
  * operations bounds the time of a render. */
 #define JINJA_OPERATION 8
 #define JINJA_BYTES     512
-#define JINJA_SEARCH    8   /* times a copied byte: one that is searched for another text */
+#define JINJA_SEARCH    8   /* cost of a searched byte, in copied bytes */
 #define JINJA_WALK      32  /* the same, of one that is walked character by character */
 #define JINJA_PIECE     128 /* bytes that the call for a piece of text counts as, beside the text's own */
 

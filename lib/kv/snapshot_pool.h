@@ -24,7 +24,7 @@ void snapshot_free(struct snapshot_pool *p, uint32_t i);
 /* A holder keeps a kept one from being taken; to begin counts as a use. */
 void snapshot_hold(struct snapshot_pool *p, uint32_t i);
 void snapshot_release(struct snapshot_pool *p, uint32_t i);
-/* True if a kept one was ever held. */
+/* Returns true if kept snapshot i was held at least once. */
 bool snapshot_was_used(const struct snapshot_pool *p, uint32_t i);
 uint32_t snapshot_n_kept(const struct snapshot_pool *p);
 /* The page of a kept one, else SNAPSHOT_NONE. */

@@ -487,7 +487,7 @@ int model_read_config(struct model_config *c, const struct gguf *g, const struct
     config_u32(&r, "attention.sliding_window", &c->sliding_window);
     config_u32(&r, "nextn_predict_layers", &n_drafts);
     if (r.rc == 0 && c->n_layers > MODEL_MAX_LAYERS)
-        config_fail(&r, -ENOTSUP, "%u layers, supported up to %u", c->n_layers, MODEL_MAX_LAYERS);
+        config_fail(&r, -ENOTSUP, "%u layers: at most %u are supported", c->n_layers, MODEL_MAX_LAYERS);
     if (r.rc == 0 && n_drafts >= c->n_layers)
         config_fail(&r, -EBADMSG, "%s.nextn_predict_layers is %u of %u blocks", r.arch, n_drafts,
                     c->n_layers);

@@ -105,9 +105,8 @@ static void split_attention(struct model *m, uint32_t layer)
     }
 }
 
-/* Adds the two parts of attn_kv_a_mqa: the rows of what is compressed, then those of the rotated key. And
- * those of attn_kv_b, which older files have: of each head the rows that make its key of what is compressed,
- * then those that make its value. attn_k_b is the first's transpose: it moves queries the other way. */
+/* Splits attn_kv_a_mqa into compressed and rotated rows, and older files' attn_kv_b, per head, into key rows
+ * and value rows. attn_k_b is the key rows transposed. */
 static void split_latent(struct model *m, uint32_t layer)
 {
     const struct model_latent *l = &m->config.latent;

@@ -73,8 +73,8 @@ static uint32_t find_breaker(const struct reversed *r, const struct sampler_toke
     return n;
 }
 
-/* Returns how many of the newest tokens stand behind the newest breaker: that whose first token is the
- * newest, of several the longest. `room` is scratch for as many tokens as there are. */
+/* Returns the number of tokens after the newest breaker: the one that starts last; of several, the longest.
+ * `room` is scratch for as many tokens as there are. */
 static uint32_t behind_breaker(const struct sampler_chain *c, const struct reversed *r, uint32_t *room)
 {
     uint32_t at = 0, longest = 1;

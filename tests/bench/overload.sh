@@ -83,7 +83,7 @@ for wave in $waves; do
     [ -n "$check" ] || head -n 1 "$dir/wave.log"
     first=${first:-$memory}
 done
-# What a wave leaves is there for the next one: 4 MB are what an allocator may keep in other places.
+# A wave's memory serves the next one; an allocator may keep 4 MB in other places.
 [ $((memory - first)) -lt 4194304 ] || fail "memory has grown by $((memory - first)) bytes"
 refused=$(metric hearth_rejects_total'{type="queue_full"}')
 [ "$refused" -gt 0 ] || fail "no request was refused"

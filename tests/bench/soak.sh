@@ -6,7 +6,7 @@
 #   RssAnon + VmSwap, without what the decoder has, is more than 2 MB larger at the end than after the warm-up;
 #   descriptors or threads are not as many as after the warm-up;
 #   tokens per CPU-second of the daemon, the median of the last three tenths, are below 0.8 of that of the first three.
-# Of CPU time, since tokens per second are also printed, but say as much of who else wants the machine. The decoder has blocks
+# CPU time is compared, since tokens per second say as much of the machine's other work. The decoder has blocks
 # of its own, taken in huge pages at first touch (the mappings marked "hg"): they are bounded by its configuration, and a page
 # of them that is touched for the first time is no growth of what requests hold.
 set -eu

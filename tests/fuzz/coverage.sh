@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/../.."
 corpora=${1:-}
 profiles=build-coverage/profiles
-# What reads bytes of others: a file, a network, a command line.
+# The sources that read foreign bytes: a file, a network, a command line.
 SOURCES="lib/gguf/gguf.c lib/gguf/gguf_value.c lib/model/model.c lib/model/arch/arch.c lib/model/graph.c lib/model/program.c lib/tokenizer/tokenizer.c lib/tokenizer/tokenizer_load.c
     lib/tokenizer/tokenizer_merge.c lib/tokenizer/text_map.c lib/tokenizer/pretokenizer.c lib/base/utf8.c
     lib/jinja/jinja_lex.c lib/jinja/jinja_parse.c lib/jinja/jinja_parse_expr.c lib/jinja/jinja_eval.c lib/jinja/jinja_exec.c lib/jinja/jinja_run.c lib/jinja/jinja_compare.c

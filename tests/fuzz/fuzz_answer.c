@@ -35,7 +35,7 @@ static void read_answer(int fd, bool ps)
     CHECK(status < 0 ? !body : status >= 100 && status <= 999 && body);
     json_t *answer = status == 200 ? json_loads(body, 0, NULL) : NULL;
     if (answer)
-        check_table(ps ? ask_print_requests : ask_print_stats, answer);
+        check_table(ps ? query_print_requests : query_print_stats, answer);
     json_decref(answer);
     free(body);
 }

@@ -425,6 +425,17 @@ Test(commands, bench_trace_is_refused_before_anything_is_measured)
     process_free(&one);
 }
 
+Test(commands, bench_tells_what_was_measured_before_its_trace_failed)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "--threads", "2", "-p", "16", "-n", "4",
+                             "-r", "1", "--json", "--trace", "/dev/full"),
+                 9, "%s", p.stderr_text);
+    expect_in(p.stderr_text, "/dev/full cannot be written");
+    json_t *report = json_loads(p.stdout_text, 0, NULL);
+    cr_assert_eq(json_array_size(json_object_get(report, "rows")), 2, "%s", p.stdout_text);
+    json_decref(report);
+}
+
 Test(commands, bench_refuses_to_measure_nothing)
 {
     cr_assert_eq(PROCESS_RUN(&p, "bench", "--model", PROCESS_MODEL, "-p", "0", "-n", "0"), 2);

@@ -1,5 +1,5 @@
 /* ptx_machine.h - the instructions of Hearth's PTX as C; included by what ptx_to_c writes, and by
- * test_ptx_machine.c. ptx_OPCODE is what OPCODE does, as PTX ISA 8.0 says in the section named. Arithmetic is
+ * ptx_floats.c. ptx_OPCODE is what OPCODE does, as PTX ISA 8.0 says in the section named. Arithmetic is
  * plain C on the host, which rounds as IEEE 754 says; memory that threads share, barriers and copies go to
  * the emulator (tests/simt/simt_host.h), whose sites then name the lines of the PTX. An instruction that is
  * missing here does not compile. Thread: the fibers of a grid. */

@@ -366,7 +366,7 @@ static bool keeps(struct simt_machine *m, const struct simt_site *at, enum simt_
     return (at->aspects & (uint32_t)aspect) && !machine_mutes(m, at, aspect);
 }
 
-/* Does nothing, where there is something. */
+/* A prefetch has no effect, but its address is checked. */
 void simt_emu_prefetch(const void *p)
 {
     struct simt_machine *m = simt_machine;

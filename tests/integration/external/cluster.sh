@@ -88,7 +88,7 @@ printf '","max_tokens":1,"temperature":0}' >>"$dir/long"
 for _ in 1 2 3 4; do ask "$dir/reply" "$dir/long" >/dev/null; done
 grep -q '"cached_tokens":[1-9]' "$dir/reply" || fail "the same prompt does not meet its cache: $(cat "$dir/reply")"
 
-# What each of the three has answered, as "a b c".
+# Prints the number of answers of each of the three, as "a b c".
 answered() {
     for n in 1 2 3; do
         in_lb curl -s "http://10.77.0.1$n:8080/metrics" | sed -n 's/^hearth_requests_total{outcome="completed"} //p'

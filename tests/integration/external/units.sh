@@ -41,7 +41,7 @@ if [ "$status" != 0 ] || [ -n "$said" ]; then
     status=1
 fi
 
-# What the sandbox promises, as systemd counts it: 0 is closed, 10 open.
+# The sandbox's exposure, as systemd counts it: 0 is closed, 10 open.
 for unit in hearthd.service hearthd@0.service; do
     exposure=$(systemd-analyze --root="$root" --offline=yes --threshold=17 security "$unit" --no-pager 2>&1) || {
         echo "$exposure" | tail -n 3

@@ -14,7 +14,7 @@ static char *table_of(const char *stats)
     json_t *root = json_loads(stats, 0, NULL);
     FILE *f = open_memstream(&text, &n);
     cr_assert(root && f);
-    ask_print_stats(root, f);
+    query_print_stats(root, f);
     fclose(f);
     json_decref(root);
     return text;
