@@ -72,7 +72,7 @@ void connection_answered(struct connection *c);
 /* libmicrohttpd has brought bytes of the body, or taken some of the reply. */
 void connection_moved(struct connection *c);
 /* Ends it unless this is called again, or the timer stopped, within `ms`, or soon when its peer has left
- * before its request was whole. */
+ * before its request was whole. By what the loop looks too late the time is prolonged, once. */
 void connection_limit(struct connection *c, uint64_t ms);
 /* Takes note that its request holds more or less for the reply. */
 void connection_held(struct connection *c);

@@ -24,8 +24,8 @@ Test(serve_text, the_memory_line_counts_what_a_model_takes)
                                 .scratch_bytes = 3 << 19,
                                 .n_pages = 32,
                                 .kv = {.n_layers = 16, .n_kv_heads = 8, .head_dim = 64, .type = KV_F16}};
-    cr_assert_str_eq(memory_of(&info),
-                     "memory: weights 359.0 MiB, KV cache 64.0 MiB for 2,048 tokens, activations 1.5 MiB, sampling 2.5 MiB");
+    cr_assert_str_eq(memory_of(&info), "memory: weights 359.0 MiB, KV cache 64.0 MiB for 2,048 tokens, "
+                                       "activations 1.5 MiB, sampling 2.5 MiB");
     info.window_bytes = kv_page_size(&info.kv) / 2; /* of half the layers, and fewer of them */
     info.n_windows = 8;
     info.state_bytes = 12 << 20;
