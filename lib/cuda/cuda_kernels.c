@@ -14,6 +14,7 @@ static const struct {
     [CUDA_EMBED] = {"embed", "embed"},
     [CUDA_RMS_NORM] = {"rms_norm", "rms_norm"},
     [CUDA_MUL_MAT] = {"mul_mat", "mul_mat"},
+    [CUDA_MUL_MAT_ID] = {"mul_mat_id", "mul_mat_id"},
     [CUDA_ROPE] = {"rope", "rope"},
     [CUDA_KV_APPEND] = {"kv_append", "kv_append"},
     [CUDA_ATTENTION] = {"attention", "attention"},

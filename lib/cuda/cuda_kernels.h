@@ -12,6 +12,7 @@ enum cuda_kernel {
     CUDA_EMBED,
     CUDA_RMS_NORM,
     CUDA_MUL_MAT,
+    CUDA_MUL_MAT_ID,
     CUDA_ROPE,
     CUDA_KV_APPEND,
     CUDA_ATTENTION,

@@ -25,17 +25,15 @@ static uint32_t slot_pages(const struct cuda_decoder *d)
 
 /* --- model and device --- */
 
-/* Operations that only cpu computes so far. A choice with factors comes with branches side by side
- * (PROGRAM_SET, experts that store their sum). */
-static bool is_missing(const struct graph_node *n)
+/* Operations that only cpu computes so far; those of mixtures of experts exist as nodes, which the eager and
+ * the graph executor launch. */
+static bool is_missing(const struct graph_node *n, bool eager)
 {
     enum graph_op op = n->op;
-    if (op == GRAPH_ROUTE && n->gain != MODEL_NO_WEIGHT)
-        return true;
-    return op == GRAPH_ROUTE || op == GRAPH_MUL_MAT_ID || op == GRAPH_EXPERT_SUM || op == GRAPH_GATE ||
-           op == GRAPH_SWIGLU_CLAMPED || op == GRAPH_MUL_MAT_HEADS || op == GRAPH_JOIN ||
-           op == GRAPH_SIGMOID || op == GRAPH_SSM_CONV || op == GRAPH_L2_NORM || op == GRAPH_DELTA_GATE ||
-           op == GRAPH_DELTA_NET;
+    bool mixture = op == GRAPH_ROUTE || op == GRAPH_MUL_MAT_ID || op == GRAPH_EXPERT_SUM ||
+                   op == GRAPH_GATE || op == GRAPH_SWIGLU_CLAMPED;
+    return (mixture && !eager) || op == GRAPH_MUL_MAT_HEADS || op == GRAPH_JOIN || op == GRAPH_SIGMOID ||
+           op == GRAPH_SSM_CONV || op == GRAPH_L2_NORM || op == GRAPH_DELTA_GATE || op == GRAPH_DELTA_NET;
 }
 
 bool cuda_is_general(const struct model_config *c)
@@ -66,7 +64,7 @@ static int check_model(const struct cuda_decoder *d, const struct model_config *
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < d->graph->n_nodes; i++)
-        if (is_missing(&d->graph->nodes[i]))
+        if (is_missing(&d->graph->nodes[i], d->cfg.eager))
             return error_set(err, -ENOTSUP, "%s: cuda has no op %s yet; backend = cpu runs this model",
                              d->graph->nodes[i].name, graph_op_name(d->graph->nodes[i].op));
     if (c->n_vocab > SAMPLE_MAX_VOCAB)

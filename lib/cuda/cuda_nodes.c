@@ -36,6 +36,7 @@ struct launch { /* launch of a node */
         struct embed_args embed;
         struct rms_norm_args norm;
         struct mul_mat_args product;
+        struct mul_mat_id_args experts;
         struct rope_args rope;
         struct kv_append_args append;
         struct attention_args attention;
@@ -197,6 +198,22 @@ static int make_product(const struct maker *m, struct launch *l, struct error *e
     return 0;
 }
 
+/* The product is the first part of the arguments. */
+static int make_experts(const struct maker *m, struct launch *l, struct error *err)
+{
+    const struct graph_node *n = m->n;
+    uint32_t rows = m->d->weights.matrices[n->weight].n / n->route.n_experts;
+    if (rows % TILE_ROWS)
+        return error_set(err, -ENOTSUP, "%s: experts of %u rows; cuda supports multiples of %d", n->name,
+                         rows, TILE_ROWS);
+    int rc = make_product(m, l, err);
+    l->args.experts.choice = input_of(m, 1);
+    l->args.experts.n = rows;
+    l->args.experts.n_used = n->route.n_used;
+    l->args.experts.own_input = m->d->graph->nodes[n->inputs[0]].width != n->k;
+    return rc;
+}
+
 static int make_norm(const struct maker *m, struct launch *l, struct error *err)
 {
     const struct graph_node *n = m->n;
@@ -356,6 +373,7 @@ static const struct {
     [GRAPH_EMBED] = {CUDA_EMBED, make_embed},
     [GRAPH_RMS_NORM] = {CUDA_RMS_NORM, make_norm},
     [GRAPH_MUL_MAT] = {CUDA_MUL_MAT, make_product},
+    [GRAPH_MUL_MAT_ID] = {CUDA_MUL_MAT_ID, make_experts},
     [GRAPH_ROPE] = {CUDA_ROPE, make_rope},
     [GRAPH_COPY] = {CUDA_KV_APPEND, make_append},
     [GRAPH_SOFT_MAX] = {CUDA_ATTENTION, make_attention},

@@ -144,11 +144,12 @@ static int send_matrix(struct upload *u, uint32_t index, const struct decoder_ma
     return rc;
 }
 
-/* A half holds the largest vector. */
+/* A half holds the largest vector, all groups of it: experts' biases have a row for each. */
 static int send_vector(struct upload *u, uint32_t index, uint64_t to, struct error *err)
 {
     int rc = next_half(u, err);
-    if (rc < 0 || weight_reader_groups(&u->reader, index, 0, 1, u->staging[u->half].data) < 0)
+    if (rc < 0 || weight_reader_groups(&u->reader, index, 0, weight_groups(u->reader.model, index),
+                                       u->staging[u->half].data) < 0)
         return rc;
     return send_half(u, to, model_weight(u->reader.model, index)->size, err);
 }

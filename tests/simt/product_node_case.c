@@ -30,9 +30,11 @@ struct node_case {
     struct simt_machine *machine;
     const struct product_node *of;
     uint32_t type, n, k, n_rows, n_logits, n_blocks, in_stride, out_stride;
+    uint32_t n_experts, n_used; /* MUL_MAT_ID: n is of all experts; else 0 */
+    bool own_input;
     struct decoder_matrix m;
     uint8_t *src, *tiles;
-    float *in, *out, *want, *factors, *bias;
+    float *in, *out, *want, *factors, *bias, *choice;
     int32_t *tokens;
     struct step *step;
     uint32_t *fault;
@@ -65,7 +67,34 @@ static void open_weights(struct node_case *c)
     c->m.tiles = (uint64_t)(uintptr_t)c->tiles;
 }
 
-static void case_open(struct node_case *c, const struct product_node *of)
+/* Makes the shape that of experts, all of whose rows lie in one matrix. */
+static void mix(struct node_case *c)
+{
+    uint32_t n = TILE_ROWS * between(1, 3);
+    c->n_experts = between(1, 6);
+    c->n_used = between(1, (int)(c->n_experts < 4 ? c->n_experts : 4));
+    c->own_input = between(0, 1);
+    c->n = n * c->n_experts;
+    c->n_rows = between(1, 5);
+    c->in_stride = c->k * (c->own_input ? c->n_used : 1) + 4 * between(0, 3);
+    c->out_stride = n * c->n_used + 4 * between(0, 3);
+}
+
+/* Chooses experts for every row, ascending, as ROUTE does. */
+static void choose(struct node_case *c)
+{
+    for (uint32_t row = 0; row < MAX_ROWS; row++) {
+        float *at = c->choice + (size_t)row * 2 * c->n_used;
+        uint32_t left = c->n_used;
+        for (uint32_t e = 0; e < c->n_experts && left; e++)
+            if (c->n_experts - e == left || between(0, 1)) {
+                *at++ = (float)e;
+                left--;
+            }
+    }
+}
+
+static void case_open(struct node_case *c, const struct product_node *of, bool mixed)
 {
     static const uint32_t ks[] = {32, 96, 256, 288, 512, 896, 1024, 3072};
     uint64_t seed = of->seed;
@@ -83,6 +112,8 @@ static void case_open(struct node_case *c, const struct product_node *of)
     c->in_stride = c->k + 4 * between(0, 3);
     c->out_stride = (c->n > c->k ? c->n : c->k) + 4 * between(1, 3);
     c->out_stride += 4 - c->out_stride % 4;
+    if (mixed)
+        mix(c);
     open_weights(c);
     c->in = take(c, (size_t)MAX_ROWS * c->in_stride * 4, true, "in");
     c->out = take(c, (size_t)MAX_ROWS * c->out_stride * 4, false, "out");
@@ -92,6 +123,7 @@ static void case_open(struct node_case *c, const struct product_node *of)
     c->tokens = take(c, MAX_ROWS * 4, true, "tokens");
     c->step = take(c, sizeof *c->step, true, "step");
     c->fault = take(c, DECODER_LINE * 4, false, "fault");
+    c->choice = take(c, (size_t)MAX_ROWS * 2 * (c->n_used + 1) * 4, true, "choice");
     if (!c->machine || !c->want)
         abort();
     for (uint32_t i = 0; i < MAX_ROWS * c->in_stride; i++)
@@ -106,12 +138,13 @@ static void case_open(struct node_case *c, const struct product_node *of)
     c->step->n_logits = c->n_logits;
     for (uint32_t i = 0; i < c->n_logits; i++)
         c->step->logits[i].row = (uint16_t)between(0, (int)c->n_rows - 1);
+    choose(c);
 }
 
 static void case_close(struct node_case *c)
 {
-    void *all[] = {c->src,     c->tiles, c->in,     c->out,  c->want,
-                   c->factors, c->bias,  c->tokens, c->step, c->fault};
+    void *all[] = {c->src,  c->tiles,  c->in,   c->out,   c->want,  c->factors,
+                   c->bias, c->tokens, c->step, c->fault, c->choice};
     for (uint32_t i = 0; i < sizeof all / sizeof *all; i++)
         free(all[i]);
     simt_close(c->machine);
@@ -141,9 +174,9 @@ static int launch(struct node_case *c, const char *kernel, const void *args, uin
 
 /* --- MUL_MAT --- */
 
-static void want_products(struct node_case *c, bool head, bool gathered, bool factors, bool bias)
+/* y [n_columns][n] = the products of the whole matrix with the columns x. */
+static float *multiply(const struct node_case *c, const float *const *x, uint32_t n_rows)
 {
-    uint32_t n_rows = head ? c->n_logits : c->n_rows;
     size_t pack = matmul_pack_size(c->type, c->n, c->k), size = matmul_input_size(c->k, n_rows);
     void *packed = aligned_alloc(64, (pack + 63) / 64 * 64), *data = aligned_alloc(64, (size + 63) / 64 * 64);
     float *y = calloc((size_t)n_rows * c->n, 4);
@@ -155,19 +188,29 @@ static void want_products(struct node_case *c, bool head, bool gathered, bool fa
     matmul_pack(c->type, c->n, c->k, c->src, packed, 0, m.n_groups);
     memset(data, 0, size);
     for (uint32_t panel = 0; panel < matmul_input_panels(&in); panel++) {
-        const float *x[MATMUL_PANEL] = {0};
+        const float *some[MATMUL_PANEL] = {0};
         for (uint32_t i = 0, row = panel * MATMUL_PANEL; i < MATMUL_PANEL && row < n_rows; i++, row++)
-            x[i] = c->in + (size_t)(gathered ? c->step->logits[row].row : row) * c->in_stride;
-        matmul_scalar.quantise(&in, panel, 0, matmul_input_supers(&in), x, NULL, matmul_is_float(&m));
+            some[i] = x[row];
+        matmul_scalar.quantise(&in, panel, 0, matmul_input_supers(&in), some, NULL, matmul_is_float(&m));
     }
     matmul_scalar.run(&m, &in, 0, m.n_groups, y, c->n, NULL);
+    free(packed);
+    free(data);
+    return y;
+}
+
+static void want_products(struct node_case *c, bool head, bool gathered, bool factors, bool bias)
+{
+    uint32_t n_rows = head ? c->n_logits : c->n_rows;
+    const float *x[MAX_ROWS];
+    for (uint32_t row = 0; row < n_rows; row++)
+        x[row] = c->in + (size_t)(gathered ? c->step->logits[row].row : row) * c->in_stride;
+    float *y = multiply(c, x, n_rows);
     for (uint32_t row = 0; row < n_rows; row++) {
         uint32_t from = gathered ? c->step->logits[row].row : row;
         ops_scalar.store(c->want + (size_t)row * c->out_stride, y + (size_t)row * c->n, c->n,
                          factors ? c->factors[from] : 1.0f, bias ? c->bias : NULL);
     }
-    free(packed);
-    free(data);
     free(y);
 }
 
@@ -187,7 +230,7 @@ static void lay_out(struct node_case *c, struct decoder_shared *s)
 int product_node_multiply(const struct product_node *of, int mute, struct simt_report *report)
 {
     struct node_case c;
-    case_open(&c, of);
+    case_open(&c, of, false);
     bool head = between(0, 1), gathered = head && between(0, 1), factors = between(0, 1),
          bias = between(0, 1);
     want_products(&c, head, gathered, factors, bias);
@@ -210,12 +253,57 @@ int product_node_multiply(const struct product_node *of, int mute, struct simt_r
     return rc;
 }
 
+/* --- MUL_MAT_ID --- */
+
+static void want_mixed(struct node_case *c, bool factors, bool bias)
+{
+    uint32_t n = c->n / c->n_experts;
+    for (uint32_t row = 0; row < c->n_rows; row++)
+        for (uint32_t u = 0; u < c->n_used; u++) {
+            size_t first = (size_t)c->choice[row * 2 * c->n_used + u] * n;
+            const float *x = c->in + (size_t)row * c->in_stride + (c->own_input ? (size_t)u * c->k : 0);
+            float *y = multiply(c, &x, 1);
+            ops_scalar.store(c->want + (size_t)row * c->out_stride + (size_t)u * n, y + first, n,
+                             factors ? c->factors[row] : 1.0f, bias ? c->bias + first : NULL);
+            free(y);
+        }
+}
+
+int product_node_route(const struct product_node *of, int mute, struct simt_report *report)
+{
+    struct node_case c;
+    case_open(&c, of, true);
+    bool factors = between(0, 1), bias = between(0, 1);
+    want_mixed(&c, factors, bias);
+    struct mul_mat_id_args args = {
+        .product = {.step = {.step = (uint64_t)(uintptr_t)c.step, .fault = (uint64_t)(uintptr_t)c.fault},
+                    .in = {(uint64_t)(uintptr_t)c.in, c.in_stride, 0},
+                    .out = {(uint64_t)(uintptr_t)c.out, c.out_stride, 0},
+                    .matrix = c.m,
+                    .bias = bias ? (uint64_t)(uintptr_t)c.bias : 0,
+                    .factors = factors ? (uint64_t)(uintptr_t)c.factors : 0},
+        .choice = {(uint64_t)(uintptr_t)c.choice, 2 * c.n_used, 0},
+        .n = c.n / c.n_experts,
+        .n_used = c.n_used,
+        .own_input = c.own_input,
+    };
+    lay_out(&c, &args.product.shared);
+    uint32_t n_threads = 32 * between(3, of->small ? 5 : NODE_PRODUCT_THREADS / 32);
+    int rc = launch(&c, "mul_mat_id", &args, n_threads, args.product.shared.total, mute, report);
+    if (rc == 0 && memcmp(c.out, c.want, (size_t)MAX_ROWS * c.out_stride * 4) != 0)
+        rc = fails(&c, report, "mul_mat_id computed something else");
+    if (rc == 0 && c.fault[FLOW_ABORT])
+        rc = fails(&c, report, "mul_mat_id says that something was out of range");
+    case_close(&c);
+    return rc;
+}
+
 /* --- EMBED --- */
 
 int product_node_gather(const struct product_node *of, bool bad, int mute, struct simt_report *report)
 {
     struct node_case c;
-    case_open(&c, of);
+    case_open(&c, of, false);
     uint32_t bad_row = between(0, (int)c.n_rows - 1);
     if (bad)
         c.tokens[bad_row] = between(0, 1) ? -1 : (int32_t)c.n;

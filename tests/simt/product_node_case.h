@@ -1,4 +1,4 @@
-/* product_node_case.h - checks that the kernels of the nodes MUL_MAT and EMBED equal the cpu in every bit, on
+/* product_node_case.h - checks that the kernels of the nodes MUL_MAT, MUL_MAT_ID and EMBED equal the cpu in every bit, on
  * a random shape, grid and step, and that they report an index out of range instead of using it.
  * Thread: one per case. */
 #pragma once
@@ -13,5 +13,6 @@ struct product_node {
 
 /* A wrong result is a report too. Returns 0, or -1 with the report. */
 int product_node_multiply(const struct product_node *of, int mute, struct simt_report *report);
+int product_node_route(const struct product_node *of, int mute, struct simt_report *report); /* MUL_MAT_ID */
 /* bad: one token is out of range. */
 int product_node_gather(const struct product_node *of, bool bad, int mute, struct simt_report *report);

@@ -1,4 +1,4 @@
-/* product_nodes.c - runs a number of cases of the nodes MUL_MAT and EMBED (product_node_case.h).
+/* product_nodes.c - runs a number of cases of the nodes MUL_MAT, MUL_MAT_ID and EMBED (product_node_case.h).
  *
  *   product_nodes [first seed] [seeds] [long]: long: also rows of real models' lengths */
 #include "product_node_case.h"
@@ -37,6 +37,7 @@ int main(int argc, char **argv)
         struct product_node of = {.seed = seed, .sm = seed % 2 ? 90 : 80};
         struct simt_report report;
         failures += check(product_node_multiply(&of, -1, &report), &of, &report);
+        failures += check(product_node_route(&of, -1, &report), &of, &report);
         failures += check(product_node_gather(&of, false, -1, &report), &of, &report);
         if (seed % 4 == 0)
             failures += check(product_node_gather(&of, true, -1, &report), &of, &report);

@@ -1,0 +1,55 @@
+/* product_node.h - the description of a product (product.h) that is a graph node: of mul_mat.c, and of
+ * mul_mat_id.c for one expert.
+ * Thread: one thread of a block; others may read the description after their next barrier with it. */
+#pragma once
+#include "abi/node_args.h"
+#include "product.h"
+
+/* Returns the largest group of tiles that fits a stage and still gives every block one. */
+SIMT_INLINE uint32_t product_group_tiles(uint32_t stage_supers, uint32_t n_supers, uint32_t n_tiles)
+{
+    uint32_t fit = stage_supers / n_supers, even = n_tiles / simt_n_blocks();
+    uint32_t tiles = fit < even ? fit : even;
+    return tiles ? tiles : 1;
+}
+
+/* Describes the first n rows of a node's matrix, n_tiles tiles, as a product with the node's columns, by one
+ * thread. */
+SIMT_INLINE void product_describe(SIMT_SHARED struct product *p, const struct mul_mat_args *args, uint32_t n,
+                                  uint32_t n_tiles)
+{
+    const SIMT_GLOBAL struct step *step = DECODER_AT(const struct step, args->step.step);
+    SIMT_SHARED struct product_matrix *m = &p->matrix[0];
+    uint32_t fit = args->shared.stage_bytes / args->matrix.super_bytes;
+    m->tiles = args->matrix.tiles;
+    m->bias = args->bias;
+    m->type = args->matrix.type;
+    m->n = n;
+    m->n_tiles = n_tiles;
+    m->super_bytes = args->matrix.super_bytes;
+    m->out_col = 0;
+    m->first_group = 0;
+    m->stage_supers = fit < SCHEDULE_MAX_SUPERS ? fit : SCHEDULE_MAX_SUPERS;
+    p->in = args->in.data;
+    p->in_stride = args->in.stride;
+    p->out = args->out.data;
+    p->out_stride = args->out.stride;
+    p->gain = 0;
+    p->factors = args->factors;
+    p->gather = args->in.gathered ? (uint64_t)(uintptr_t)step->logits : 0;
+    p->panels = 0;
+    p->wide_factors = 0;
+    p->k = args->matrix.k;
+    p->n_supers = args->matrix.n_supers;
+    p->forms = activation_form(args->matrix.type);
+    p->n_rows = step->n_rows;
+    p->n_columns = args->step.head ? step->n_logits : step->n_rows;
+    p->n_matrices = 1;
+    p->epilogue = PROGRAM_STORE;
+    p->group_tiles = product_group_tiles(m->stage_supers, args->matrix.n_supers, n_tiles);
+    p->n_groups = (n_tiles + p->group_tiles - 1) / p->group_tiles;
+    p->first_block = 0;
+    p->eps = 0;
+    p->scale = 1;
+    p->cap = 0;
+}
