@@ -61,6 +61,7 @@ static struct parsed *parse(const uint8_t *data, size_t n, size_t by)
     o.format = toolcall_format_at(data[0] % toolcall_n_formats());
     o.prompt_len = data[1] & 1 ? 7 : 0;
     o.no_calls = (data[1] & 6) == 6;
+    o.verbatim = (data[1] & 96) == 96;
     struct toolcall_scanner *s = toolcall_open(&p->arena, &o);
     CHECK(s);
     for (size_t at = 2; at < n; at += by) {
