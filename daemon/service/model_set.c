@@ -236,6 +236,14 @@ static bool is_alone(const struct model_set *set)
     return true;
 }
 
+/* A model that is loaded during the drain serves no request: figures and names are not read from it. If
+ * another is being closed, the loop serves no one any more, and close_all() comes to this one too. */
+static void leave_unserved(struct model_set *set, struct place *p)
+{
+    if (is_ready(set, p) && !set->closing)
+        begin_close(set, p);
+}
+
 static void on_loaded(void *context)
 {
     struct model_set *set = context;
@@ -248,8 +256,10 @@ static void on_loaded(void *context)
         loader_close(p->loader);
         free_place(p);
     }
-    if (set->stopping)
+    if (set->stopping) {
+        leave_unserved(set, p);
         return;
+    }
     if (rc == 0) {
         count(set, number, NULL);
         if (number == set->wanted)

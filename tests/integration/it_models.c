@@ -778,3 +778,32 @@ Test(models, sigterm_while_a_model_is_loaded_leaves_in_order)
     close(fd);
     admin_close();
 }
+
+/* What goes on during the drain asks for figures and names while the load ends. */
+Test(models, a_model_that_is_loaded_during_the_drain_is_closed_at_once)
+{
+    struct reply stream;
+    char self[512], command[1024];
+    const char *key = admin_open();
+    admin_make_model("tiny-llama3", "a.gguf");
+    snprintf(self, sizeof self, "%s", HEARTHD_BINARY);
+    snprintf(command, sizeof command,
+             "%s/mkmodel --shape tiny-qwen3-deep --quant f32 --layers 400 --out %s/b.gguf", dirname(self),
+             admin_dir);
+    cr_assert_eq(system(command), 0, "%s", command);
+    daemon_start((const char *[]){"--model", "", "--models", admin_dir, "--n-ctx", "16384", "--slots", "1",
+                                  "--admin-key-file", key, SLOW, NULL});
+    int fd = begin_long_stream(&stream);
+    int other = begin_stream(STORY("b", ",\"max_tokens\":4"));
+    wait_state("b", "loading");
+    cr_assert_eq(kill(daemon_.pid, SIGTERM), 0);
+    wait_state("b", "file");
+    expect_get("/metrics", "hearth_model_loaded{model=\"b\"} 0\n");
+    struct reply r = get("/v1/models/zz");
+    cr_assert_eq(r.status, 404, "%d: %s", r.status, r.body);
+    reply_free(&r);
+    close(other);
+    end_long_stream(fd, &stream);
+    cr_assert_eq(daemon_end(0), 0);
+    admin_close();
+}
