@@ -29,7 +29,10 @@
 #include <unistd.h>
 
 #define PROGRESS_MS 100
-#define GRACE_MS    2000 /* the limit of requests to end after the drain; then the process exits */
+/* Requests have these looks to end after the drain; then the process exits. Looks are counted, not time:
+ * a process that was stopped and goes on has them all. */
+#define GRACE_LOOKS   4
+#define GRACE_LOOK_MS 500
 /* systemd waits this long after the last sign of progress. */
 #define EXTEND "EXTEND_TIMEOUT_USEC=30000000"
 
@@ -49,6 +52,7 @@ struct serve {
     uv_signal_t sigterm, sigint, sighup;
     uv_timer_t tick;  /* progress while loading, watchdog afterwards, progress while closing */
     uv_timer_t guard; /* ends a process whose requests do not end */
+    uint32_t n_guard_looks;
     struct server *server;
     struct swap *swap;     /* of one model; or NULL */
     struct model_set *set; /* of several; or NULL */
@@ -108,6 +112,8 @@ static void on_guard(uv_timer_t *timer)
 {
     struct serve *s = timer->data;
 
+    if (s->n_guard_looks++ < GRACE_LOOKS)
+        return;
     log_error("requests did not finish in time: exiting");
     _exit(s->exit_code);
 }
@@ -116,7 +122,8 @@ static void drain(struct serve *s, uint64_t timeout_ms)
 {
     s->phase = PHASE_DRAINING;
     notify_state(&s->notify, "STOPPING=1\n" EXTEND, "Draining, %u running", server_load(s->server).running);
-    uv_timer_start(&s->guard, on_guard, timeout_ms + GRACE_MS, 0);
+    s->n_guard_looks = 0;
+    uv_timer_start(&s->guard, on_guard, timeout_ms, GRACE_LOOK_MS);
     server_drain(s->server, timeout_ms, on_drained, s);
 }
 

@@ -580,6 +580,27 @@ Test(cli, a_drain_that_takes_too_long_cancels_and_is_still_0)
     close(fd);
 }
 
+/* As a virtual machine is paused: both limits, of the drain and of what follows it, are over when it goes on.
+ */
+Test(cli, a_drain_in_which_the_process_was_stopped_ends_in_order)
+{
+    static const char *const args[] = {SLOW, "--drain-timeout-ms", "1000", NULL};
+    static char reply[1 << 20];
+    uint16_t port = process_serve(&p, &(struct process_start){.args = args});
+    int fd = process_request(port, "/generate", STREAM_LONG);
+    cr_assert(process_read_until(fd, "data: {", reply, sizeof reply), "%s", reply);
+    process_signal(&p, SIGTERM);
+    process_expect(&p, "draining");
+    process_signal(&p, SIGSTOP);
+    sleep(4);
+    process_signal(&p, SIGCONT);
+    process_read_until(fd, "data: [DONE]", reply, sizeof reply);
+    expect_in(reply, "\"finish_reason\":\"cancelled\"");
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+    cr_assert_null(strstr(p.stderr_text, "did not finish in time"), "%s", p.stderr_text);
+    close(fd);
+}
+
 Test(cli, sighup_reads_the_log_level_again)
 {
     const char *path = file_with("log_level = info\n", 17);
