@@ -50,6 +50,7 @@ static void become(const struct process_start *start, const int in[2], const int
     for (int i = 0; kept[i]; i++)
         if (values[i])
             setenv(kept[i], values[i], 1);
+    setenv("HEARTH_CORE_DUMPS", "yes", 1); /* else only root may freeze its threads (ptrace) */
     for (const char *const *e = start->env; e && *e; e++)
         putenv((char *)*e);
     dup2(in[0], 0);
