@@ -1,5 +1,6 @@
 /* schema_node.c - nodes: conjunctions of schemas, each known once. Node 0 allows everything, node 1 nothing.
  */
+#include "base/hash.h"
 #include "schema_private.h"
 
 #include <assert.h>
@@ -8,14 +9,12 @@
 
 #define NONE UINT32_MAX
 
-static uint32_t hash_atoms(const struct atom *a, uint32_t n)
+static uint32_t hash_atoms(const struct compiler *c, const struct atom *a, uint32_t n)
 {
-    uint64_t h = n;
-    for (uint32_t i = 0; i < n; i++) {
-        h = (h ^ (uintptr_t)a[i].schema ^ a[i].negated) * 0x9e3779b97f4a7c15u;
-        h ^= h >> 29;
-    }
-    return (uint32_t)(h ^ h >> 32);
+    uint64_t h = c->seed;
+    for (uint32_t i = 0; i < n; i++)
+        h = hash_word(hash_word(h, (uintptr_t)a[i].schema), a[i].negated);
+    return (uint32_t)h;
 }
 
 static bool same_atoms(const struct node *n, const struct atom *a, uint32_t n_atoms)
@@ -33,7 +32,7 @@ static bool grow_slots(struct compiler *c)
     if (!slots)
         return false;
     for (uint32_t k = 0; k < c->n_nodes; k++) {
-        uint32_t h = hash_atoms(c->nodes[k].atoms, c->nodes[k].n_atoms);
+        uint32_t h = hash_atoms(c, c->nodes[k].atoms, c->nodes[k].n_atoms);
         while (slots[h & (size - 1)])
             h++;
         slots[h & (size - 1)] = k + 1;
@@ -79,7 +78,7 @@ uint32_t node_of(struct compiler *c, const struct atom *atoms, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         if (kept == 0 || by_schema(&a[i], &a[kept - 1]) != 0)
             a[kept++] = a[i];
-    uint32_t h = hash_atoms(a, kept);
+    uint32_t h = hash_atoms(c, a, kept);
     for (; c->node_slots[h & c->node_mask]; h++)
         if (same_atoms(&c->nodes[c->node_slots[h & c->node_mask] - 1], a, kept))
             return c->node_slots[h & c->node_mask] - 1;

@@ -102,7 +102,7 @@ struct compiler {
     struct builder b;
     json_t *root;
     json_t *made;  /* schemas that the compiler wrote itself */
-    uint64_t seed; /* of hashes of keys, which a client chooses */
+    uint64_t seed; /* of hashes: a client chooses keys and the sizes of what is allocated */
     struct node *nodes;
     uint32_t n_nodes, node_room;
     uint32_t *node_slots, node_mask;

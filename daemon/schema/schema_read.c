@@ -1,4 +1,5 @@
 /* schema_read.c - the keywords of a schema as algebra on value sets. */
+#include "base/hash.h"
 #include "grammar/regex.h"
 #include "schema_private.h"
 
@@ -698,8 +699,7 @@ static struct memo_set *memo_slot(struct compiler *c, json_t *schema, bool negat
             if (before[i].schema)
                 *memo_slot(c, before[i].schema, negated) = before[i];
     }
-    uint64_t h = (uintptr_t)schema * 0x9e3779b97f4a7c15u >> 20;
-    for (;; h++) {
+    for (uint64_t h = hash_word(c->seed, (uintptr_t)schema);; h++) {
         struct memo_set *m = &c->memos[negated][h & c->memo_mask[negated]];
         if (!m->schema || m->schema == schema)
             return m;

@@ -42,8 +42,7 @@ static void resolve(const char *base, const char *ref, size_t n, char out[MAX_UR
 
 static struct owner *owner_slot(struct compiler *c, const json_t *object)
 {
-    uint64_t h = (uintptr_t)object * 0x9e3779b97f4a7c15u >> 20;
-    for (;; h++) {
+    for (uint64_t h = hash_word(c->seed, (uintptr_t)object);; h++) {
         struct owner *o = &c->owners[h & c->owner_mask];
         if (!o->object || o->object == object)
             return o;

@@ -1,4 +1,5 @@
 #include "dfa.h"
+#include "base/hash.h"
 #include "base/utf8.h"
 
 #include <stdlib.h>
@@ -110,16 +111,10 @@ static bool mark_live(const struct draft *d, bool *live)
     return true;
 }
 
-static uint64_t mix(uint64_t h, uint64_t x)
-{
-    h = (h ^ x) * 0x9e3779b97f4a7c15u;
-    return h ^ (h >> 29);
-}
-
 /* The edges of a state as seen by classes: runs of one class are one run. */
 static uint64_t signature(const struct draft *d, uint32_t s, const uint32_t *class, const bool *live)
 {
-    uint64_t h = mix(class[s], 17);
+    uint64_t h = hash_word(d->shop->seed, class[s]);
     uint32_t lo = 0, hi = 0, to = DEAD;
     for (uint32_t i = d->first[s]; i < d->first[s + 1]; i++) {
         const struct dfa_edge *e = &d->edges[i];
@@ -130,12 +125,12 @@ static uint64_t signature(const struct draft *d, uint32_t s, const uint32_t *cla
             continue;
         }
         if (to != DEAD)
-            h = mix(mix(h, ((uint64_t)lo << 32) | hi), to);
+            h = hash_word(hash_word(h, ((uint64_t)lo << 32) | hi), to);
         lo = e->lo;
         hi = e->hi;
         to = class[e->to];
     }
-    return to == DEAD ? h : mix(mix(h, ((uint64_t)lo << 32) | hi), to);
+    return to == DEAD ? h : hash_word(hash_word(h, ((uint64_t)lo << 32) | hi), to);
 }
 
 struct signed_state {
@@ -151,9 +146,9 @@ static int by_sign(const void *x, const void *y)
     return a->state < b->state ? -1 : a->state > b->state;
 }
 
-/* Refines classes of equivalent states (Moore) until their number stays; a signature is 64 bits, and
- * signatures of one automaton collide with a probability below 2^-30. Returns the number, 0 without budget.
- */
+/* Refines classes of equivalent states (Moore) until their number stays. States of one signature count as
+ * equal: two of n states with different edges have the same 64 bits with a probability of about n^2 / 2^65 a
+ * round, and a client that writes the pattern cannot know the seed. Returns the number, 0 without budget. */
 static uint32_t refine(const struct draft *d, uint32_t *class, const bool *live, struct signed_state *order)
 {
     uint32_t n_classes = 1, before = 0;
@@ -240,12 +235,9 @@ struct numbering {
     size_t start_room, word_room;
 };
 
-static uint64_t hash_words(const uint32_t *w, uint32_t n)
+static uint32_t key_hash(const struct numbering *m, const uint32_t *key, uint32_t n)
 {
-    uint64_t h = n;
-    for (uint32_t i = 0; i < n; i++)
-        h = mix(h, w[i]);
-    return h;
+    return (uint32_t)hash_bytes(m->shop->seed, key, n * sizeof *key);
 }
 
 static bool rehash(struct numbering *m)
@@ -255,7 +247,7 @@ static bool rehash(struct numbering *m)
     if (!slot)
         return false;
     for (uint32_t k = 0; k < m->n; k++) {
-        uint32_t h = (uint32_t)hash_words(m->words + m->start[k], m->start[k + 1] - m->start[k]);
+        uint32_t h = key_hash(m, m->words + m->start[k], m->start[k + 1] - m->start[k]);
         while (slot[h & (size - 1)])
             h++;
         slot[h & (size - 1)] = k + 1;
@@ -265,12 +257,13 @@ static bool rehash(struct numbering *m)
     return true;
 }
 
-/* Returns the key's number, or DEAD without budget. */
+/* Returns the key's number, or DEAD without budget. A key costs the same however many slots are probed, so
+ * that the work of a grammar does not depend on the seed. */
 static uint32_t number_of(struct numbering *m, const uint32_t *key, uint32_t n)
 {
     if (!dfa_work(m->shop, 1 + n / 4) || ((2 * (m->n + 1) > m->mask) && !rehash(m)))
         return DEAD;
-    uint32_t h = (uint32_t)hash_words(key, n);
+    uint32_t h = key_hash(m, key, n);
     for (; m->slot[h & m->mask]; h++) {
         uint32_t k = m->slot[h & m->mask] - 1;
         if (m->start[k + 1] - m->start[k] == n && !memcmp(m->words + m->start[k], key, n * sizeof *key))

@@ -22,6 +22,7 @@ struct dfa_workshop {
     struct arena *arena;
     uint32_t max_states; /* of one automaton */
     uint64_t work;       /* steps left; one is about 20 ns, so the budget bounds the time */
+    uint64_t seed;       /* of hashes, from hash_seed(); automata and work do not depend on it */
     bool no_memory;      /* why NULL was returned: memory, or else the budget */
 };
 

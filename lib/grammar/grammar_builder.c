@@ -1,4 +1,5 @@
 #include "grammar_builder.h"
+#include "base/hash.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -10,7 +11,8 @@
 void builder_open(struct builder *b)
 {
     *b = (struct builder){.n_memos = GRAMMAR_STRING_MEMOS};
-    b->shop = (struct dfa_workshop){.arena = &b->arena, .max_states = GRAMMAR_MAX_DFA, .work = GRAMMAR_WORK};
+    b->shop = (struct dfa_workshop){
+        .arena = &b->arena, .max_states = GRAMMAR_MAX_DFA, .work = GRAMMAR_WORK, .seed = hash_seed()};
 }
 
 void builder_close(struct builder *b)
@@ -123,10 +125,7 @@ uint32_t builder_text(struct builder *b, uint32_t from, const char *s, size_t n)
 
 static uint32_t *suffix_slot(struct builder *b, const uint32_t key[4])
 {
-    uint64_t h = 7;
-    for (int i = 0; i < 4; i++)
-        h = (h ^ key[i]) * 0x9e3779b97f4a7c15u, h ^= h >> 31;
-    for (;; h++) {
+    for (uint64_t h = hash_bytes(b->shop.seed, key, 4 * sizeof *key);; h++) {
         struct utf8_suffix *s = &b->suffixes[h & b->suffix_mask];
         if (s->state == 0 || !memcmp(s->key, key, sizeof s->key)) {
             memcpy(s->key, key, sizeof s->key);

@@ -11,7 +11,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t n = zero ? (size_t)(zero - data) : size, n_text = zero ? size - n - 1 : 0;
     const char *s = size ? (const char *)data : "", *text = zero ? (const char *)zero + 1 : s;
     struct arena arena = {0};
-    struct dfa_workshop shop = {.arena = &arena, .max_states = GRAMMAR_MAX_DFA, .work = GRAMMAR_WORK / 8};
+    struct dfa_workshop shop = {
+        .arena = &arena, .max_states = GRAMMAR_MAX_DFA, .work = GRAMMAR_WORK / 8, .seed = 1};
     const struct dfa *a = NULL;
     struct grammar *g = NULL;
     struct error err = {0};

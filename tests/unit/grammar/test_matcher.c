@@ -1,5 +1,6 @@
 /* The masks of a grammar, against the plain definition: a token is in the mask exactly when its bytes fit. */
 #include "grammar/matcher.h"
+#include "grammar/regex.h"
 #include "schema/schema.h"
 
 #include <criterion/criterion.h>
@@ -560,4 +561,35 @@ Test(matcher, a_grammar_of_many_rules_and_uses_is_compiled)
     cr_assert_eq(grammar_from_gbnf(&g, text, (size_t)(at - text), &err), 0, "%s", err.text);
     grammar_unref(g);
     free(text);
+}
+
+static void compile(struct dfa_workshop *shop, struct arena *arena, uint64_t seed, const struct dfa **out)
+{
+    static const char pattern[] = "(?:[a-f]{2,9}|x(?:yz|y|z{3})*|\\p{Lu}-\\d+)(?:ab|[b-d]{3})*e";
+    *shop = (struct dfa_workshop){
+        .arena = arena, .max_states = GRAMMAR_MAX_DFA, .work = GRAMMAR_WORK, .seed = seed};
+    cr_assert_eq(regex_compile(shop, pattern, sizeof pattern - 1, REGEX_WHOLE, out, NULL), 0);
+}
+
+/* The seed keeps a client from preparing collisions; which patterns fit the budget must not hang on it. */
+Test(matcher, automata_and_their_work_do_not_depend_on_the_seed_of_hashes)
+{
+    struct arena first_arena = {0};
+    struct dfa_workshop first;
+    const struct dfa *a;
+    compile(&first, &first_arena, 0, &a);
+    cr_assert_gt(a->n_states, 20);
+    for (uint64_t seed = 1; seed < 20; seed++) {
+        struct arena arena = {0};
+        struct dfa_workshop shop;
+        const struct dfa *b;
+        compile(&shop, &arena, seed * 0x0123456789abcdefu, &b);
+        cr_assert_eq(shop.work, first.work);
+        cr_assert_eq(b->n_states, a->n_states);
+        cr_assert_arr_eq(b->first, a->first, (a->n_states + 1) * sizeof *a->first);
+        cr_assert_arr_eq(b->accept, a->accept, a->n_states * sizeof *a->accept);
+        cr_assert_arr_eq(b->edges, a->edges, a->first[a->n_states] * sizeof *a->edges);
+        arena_close(&arena);
+    }
+    arena_close(&first_arena);
 }
