@@ -180,7 +180,7 @@ json_t *json_read(const char *s, size_t n, const struct json_limits *limits, str
         return NULL;
     json_error_t words;
     n_failures = 0;
-    json_t *root = json_loadb(s, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &words);
+    json_t *root = json_load_wide(s, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &words);
     if (n_failures) {
         json_decref(root);
         api_out_of_memory(err);

@@ -28,6 +28,10 @@ struct json_limits {
  * limits are for; whether the text is JSON at all is the parser's question. */
 int json_scan(const char *s, size_t n, const struct json_limits *limits, struct api_error *err);
 
+/* As json_loadb(), but an integer beyond 64 bits becomes the nearest real; a place in *where behind one on
+ * the same line is two columns on for each. */
+json_t *json_load_wide(const char *s, size_t n, size_t flags, json_error_t *where);
+
 /* Before the first use of jansson: json_read() then tells a lack of memory from bad JSON. */
 void json_count_failures(void);
 /* Scans, then parses a body that must be one object without duplicate keys. NULL with *err set (503 without

@@ -181,9 +181,7 @@ int schema_compile_text(struct grammar **out, const char *s, size_t n, struct er
     json_error_t where;
     if (json_scan(s, n, &limits, &refused) < 0)
         return error_set(err, -E2BIG, "%s", refused.message);
-    json_t *schema = json_loadb(s, n, flags, &where);
-    if (!schema && strstr(where.text, "too big")) /* integers beyond 64 bits are as exact as a double */
-        schema = json_loadb(s, n, flags | JSON_DECODE_INT_AS_REAL, &where);
+    json_t *schema = json_load_wide(s, n, flags, &where);
     if (!schema)
         return error_set(err, -EINVAL, "line %d, column %d: %s", where.line, where.column, where.text);
     int rc = schema_compile(out, schema, err);

@@ -35,6 +35,45 @@ Test(json, an_object_is_read)
     json_decref(root);
 }
 
+static void expect_numbers(const char *text, const char *expected)
+{
+    struct api_error err = {0};
+    json_t *root = json_read(text, strlen(text), &roomy, &err);
+    cr_assert_not_null(root, "%s: %s", text, err.message);
+    char *found = json_dumps(root, JSON_COMPACT);
+    cr_assert_str_eq(found, expected);
+    free(found);
+    json_decref(root);
+}
+
+/* JavaScript writes a schema's bounds of 64 bits so. */
+Test(json, an_integer_beyond_64_bits_is_a_real)
+{
+    expect_numbers("{\"minimum\":-9223372036854776000,\"maximum\":18446744073709552000,\"n\":5}",
+                   "{\"minimum\":-9.2233720368547758e18,\"maximum\":1.8446744073709552e19,\"n\":5}");
+    expect_numbers("{\"a\":[9223372036854775807,-9223372036854775808,9223372036854775808]}",
+                   "{\"a\":[9223372036854775807,-9223372036854775808,9.2233720368547758e18]}");
+    /* Digits in strings, and numbers that are reals already, stay as they are. */
+    expect_numbers("{\"9223372036854775808\":\"\\\"9223372036854775808\",\"a\":9223372036854775808,"
+                   "\"b\":12345678901234567890123.5,\"c\":\"\\\\\"}",
+                   "{\"9223372036854775808\":\"\\\"9223372036854775808\",\"a\":9.2233720368547758e18,"
+                   "\"b\":1.2345678901234568e22,\"c\":\"\\\\\"}");
+    expect_numbers("{\"a\":123456789012345678901234567890123456789012345678901234567890}",
+                   "{\"a\":1.2345678901234568e59}");
+}
+
+Test(json, a_text_with_one_is_still_refused_for_its_other_faults)
+{
+    refused_with("{\"a\":9223372036854775808,\n\"b\":}", "line 2");
+    refused_with("{\"a\":9223372036854775808", "line 1");
+    refused_with("{\"a\":\"9223372036854775808", "line 1");
+    refused_with("{\"a\":-}", "line 1");
+    char huge[400] = "{\"a\":";
+    memset(huge + 5, '9', 320);
+    strcpy(huge + 325, "}");
+    refused_with(huge, "real number overflow");
+}
+
 Test(json, malformed_text_is_refused_with_line_and_column)
 {
     refused_with("{\"a\": 1,\n \"b\" 2}", "line 2");
