@@ -1,5 +1,5 @@
 /* phi3.c - Phi-3, 3.5, 4 and 4-mini: as Llama, with halves rotated, in some by the factors of longrope; Q, K
- * and V are one tensor, as are gate and up (model.c finds their parts). */
+ * and V are one tensor, as are gate and up (weight_parts.c finds their parts). */
 #include "arch.h"
 #include "model/config_reader.h"
 
