@@ -577,7 +577,7 @@ static void on_closing(uv_timer_t *timer)
     struct swap_view v;
 
     view_models(s, &v);
-    switch (close_watch_look(&s->closing, v.moves)) {
+    switch (close_watch_look(&s->closing, v.moves + memory_parts_given())) {
     case CLOSE_MOVED:
         notify_send(&s->notify, EXTEND);
         break;

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,6 +12,7 @@
 #include <unistd.h>
 
 #define HUGE_PAGE ((size_t)2 << 20)
+#define GIVE_PART ((size_t)256 << 20) /* of huge pages */
 
 int memory_take(struct memory_block *b, size_t size, const char *what, struct error *err)
 {
@@ -114,13 +116,22 @@ uint64_t memory_promised(void)
     return sum;
 }
 
+static _Atomic uint64_t n_parts_given;
+
 void memory_give(struct memory_block *b)
 {
-    if (b->data) {
+    if (b->data)
         forget(b);
-        munmap(b->data, b->size);
+    for (size_t at = 0; b->data && at < b->size; at += GIVE_PART) {
+        munmap((uint8_t *)b->data + at, b->size - at < GIVE_PART ? b->size - at : GIVE_PART);
+        atomic_fetch_add(&n_parts_given, 1);
     }
     *b = (struct memory_block){0};
+}
+
+uint64_t memory_parts_given(void)
+{
+    return atomic_load(&n_parts_given);
 }
 
 static uint64_t meminfo_available(void)

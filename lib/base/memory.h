@@ -22,7 +22,10 @@ struct memory_block {
 /* Maps at least `size` bytes into *b. `what` names the block in the error. Blocks of a huge page or more ask
  * for huge pages. Returns 0 or -ENOMEM. */
 int memory_take(struct memory_block *b, size_t size, const char *what, struct error *err);
-void memory_give(struct memory_block *b); /* unmaps it; an empty block is fine */
+void memory_give(struct memory_block *b); /* unmaps it, part by part; an empty block is fine */
+/* Parts that were given back since the process began: grows while the kernel takes its time for a large
+ * block. */
+uint64_t memory_parts_given(void);
 /* Reserves what is untouched of the block: memory_available() subtracts it until it is touched or given
  * back. Without memory for the record nothing is reserved. */
 void memory_promise(const struct memory_block *b);

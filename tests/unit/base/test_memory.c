@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -26,6 +27,24 @@ Test(memory, a_promise_holds_until_the_block_is_touched_or_given_back)
     cr_assert_eq(memory_promised(), 0);
     memory_give(&a);
     cr_assert_eq(memory_promised(), 0);
+}
+
+/* Whoever waits for a large block sees that it goes on. */
+Test(memory, a_large_block_is_given_back_part_by_part)
+{
+    struct memory_block a, small;
+    uint64_t before = memory_parts_given();
+    cr_assert_eq(memory_take(&a, (size_t)1 << 30, "a", NULL), 0);
+    cr_assert_eq(memory_take(&small, SIZE, "small", NULL), 0);
+    uint8_t *at = a.data;
+    at[0] = at[((size_t)1 << 30) - 1] = 1;
+    memory_give(&a);
+    uint64_t parts = memory_parts_given() - before;
+    cr_assert_geq(parts, 4, "%llu", (unsigned long long)parts);
+    for (size_t i = 0; i < (size_t)1 << 30; i += (size_t)64 << 20)
+        cr_assert_neq(madvise(at + i, 4096, MADV_NORMAL), 0, "%zu is mapped", i);
+    memory_give(&small);
+    cr_assert_eq(memory_parts_given(), before + parts + 1);
 }
 
 static int count_as_nobody(void)
