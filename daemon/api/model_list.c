@@ -44,7 +44,5 @@ void model_list_reply(struct request *r, const struct model_list_part *parts)
         parts->begin(r, parts);
     r->more = write_window;
     write_window(r);
-    if (r->out.failed)
-        r->more = NULL;
     request_reply(r, 200);
 }

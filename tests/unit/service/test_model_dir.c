@@ -343,7 +343,9 @@ Test(model_dir, the_root_is_a_directory_as_others)
 {
     struct model_dir d;
     begin();
+    int root = open("/", O_PATH | O_DIRECTORY);
     if ((geteuid() && unshare(CLONE_NEWUSER) < 0) || chroot(dir) < 0) {
+        temporary_dir_remove(dir);
         printf("SKIP test_model_dir chroot: %s\n", strerror(errno));
         cr_skip_test("no chroot here");
     }
@@ -351,4 +353,7 @@ Test(model_dir, the_root_is_a_directory_as_others)
     expect_names(&d, "a, b, big");
     cr_assert_str_eq(d.entries[model_dir_find(&d, "a")].file, "/a.gguf");
     model_dir_free(&d);
+    cr_assert(fchdir(root) == 0 && chroot(".") == 0);
+    close(root);
+    temporary_dir_remove(dir);
 }
