@@ -142,7 +142,7 @@ assert.equal(monitor.spec.podMetricsEndpoints[0].port, container.ports[0].name);
 assert.deepEqual(container.volumeMounts.map((m) => m.name).sort(), pod.volumes.map((v) => v.name).sort());
 const mounted = (path) => container.volumeMounts.some((m) => path.startsWith(m.mountPath) && (m.readOnly ?? false) === !path.startsWith("/var"));
 for (const name of ["model", "api_keys_file", "prefix_cache_dir"]) assert(mounted(key(name)), name);
-const seconds = container.lifecycle.preStop.sleep.seconds + Number(key("drain_timeout_ms")) / 1000 + 5;
+const seconds = container.lifecycle.preStop.sleep.seconds + Number(key("drain_timeout_ms")) / 1000 + 15;
 assert(pod.terminationGracePeriodSeconds >= seconds, "terminationGracePeriodSeconds: sleep, drain and an end");
 assert.equal(pod.enableServiceLinks, false, "HEARTH_PORT would be set by the Service");
 assert.equal(pod.securityContext.runAsNonRoot, true);
