@@ -150,11 +150,45 @@ struct backend_node_ops {
                  struct error *err);
 };
 
+/* For what the host adds to a step: constraints, chains of filters, embeddings. Each may be NULL. Thread: as
+ * submit(). */
+struct backend_sampling_ops {
+    /* Names the memory of the masks that step_logit.mask refers to: `n` masks of `words` 32-bit words, bit t
+     * of a mask set where token t may be sampled. A mask stays as it is while a step that uses it is in
+     * flight; one without tokens is never used. NULL: this backend cannot constrain. */
+    void (*masks)(struct backend *be, const uint32_t *masks, uint32_t n, uint32_t words);
+    /* Raw logits [n_vocab] of logit row `index` of the newest finished step if it had STEP_EXPORT, else NULL.
+     * Valid until the next submit. */
+    const float *(*logits)(struct backend *be, uint32_t index);
+    /* Runs work(context, member) on every thread of the team, member below n_threads of backend_info and 0
+     * the calling one, and returns when all have. Between two calls of advance(). NULL: there is no team. */
+    void (*share)(struct backend *be, void (*work)(void *context, uint32_t member), void *context);
+    /* Writes out[n_embd], the hidden state of row `row` of the newest finished step behind the last norm:
+     * what the output weights multiply. Valid until the next step runs, which on cpu is the next advance().
+     * NULL: this backend cannot say. */
+    void (*hidden)(struct backend *be, uint32_t row, float *out);
+};
+
+/* The times of the fused program's ops. Thread: program_ns() any, the others as submit(). */
+struct backend_trace_ops {
+    /* Writes the time in ns that each op of the fused program has taken so far, n_ops of them. Any thread.
+     * NULL: unknown for this backend. */
+    void (*program_ns)(const struct backend *be, uint64_t *ns);
+    /* Persistent executor: turns the notes of trace.h on or off, from the next step on; they cost little, but
+     * something. traced() writes those of the newest step that had rows; the caller closes *out. The notes
+     * are on, and no step is in flight. Both NULL: this backend keeps none. -ENOMEM, or the device's error.
+     */
+    int (*trace)(struct backend *be, bool on, struct error *err);
+    int (*traced)(struct backend *be, struct trace *out, struct error *err);
+};
+
 struct backend_ops {
     const char *name;
     bool has_graph; /* it supports EXECUTOR_GRAPH: submit() replays a step captured once */
     bool has_exact; /* it supports BACKEND_EXACT */
-    const struct backend_node_ops *nodes; /* for EXECUTOR_EAGER; NULL: it has none */
+    const struct backend_node_ops *nodes;        /* for EXECUTOR_EAGER; NULL: it has none */
+    const struct backend_sampling_ops *sampling; /* never NULL */
+    const struct backend_trace_ops *trace;       /* NULL: this backend keeps no times of ops */
     /* Prepares the environment of this process for the backend's driver; `cache` as cuda_cache. Call before
      * other threads start. NULL: nothing to do. */
     void (*prepare)(const char *cache);
@@ -166,39 +200,16 @@ struct backend_ops {
     int (*load)(struct backend *be, const struct program *prog, const struct graph *graph, struct error *err);
     /* Queues a step. -EAGAIN: the ring is full. -EINVAL: an index is out of range (nothing has changed). */
     int (*submit)(struct backend *be, const struct step *step, struct error *err);
-    /* Names the memory of the masks that step_logit.mask refers to: `n` masks of `words` 32-bit words, bit t
-     * of a mask set where token t may be sampled. A mask stays as it is while a step that uses it is in
-     * flight; one without tokens is never used. NULL: this backend cannot constrain. */
-    void (*masks)(struct backend *be, const uint32_t *masks, uint32_t n, uint32_t words);
     /* Advances the work, on cpu by computing the oldest step, and writes up to `max` results. Returns their
      * number; *steps_done, if not NULL, is the id of the newest finished step (a step without logit rows
      * finishes without results). With no step in flight it checks that the device still exists, and returns
      * at once. */
     int (*advance)(struct backend *be, struct step_result *out, int max, uint64_t *steps_done,
                    struct error *err);
-    /* Writes the time in ns that each op of the fused program has taken so far, n_ops of them. Any thread.
-     * NULL: unknown for this backend. */
-    void (*program_ns)(const struct backend *be, uint64_t *ns);
-    /* Persistent executor: turns the notes of trace.h on or off, from the next step on; they cost little, but
-     * something. traced() writes those of the newest step that had rows; the caller closes *out. The notes
-     * are on, and no step is in flight. Both NULL: this backend keeps none. -ENOMEM, or the device's error.
-     */
-    int (*trace)(struct backend *be, bool on, struct error *err);
-    int (*traced)(struct backend *be, struct trace *out, struct error *err);
     /* Stops the decoder until the next submit (cuda). It does so by itself after park_after_ms without a
      * step; a host that knows that none will come calls this (executor_park()). No step may be in flight. On
      * cpu the team sleeps on its futex anyway. */
     void (*park)(struct backend *be);
-    /* Raw logits [n_vocab] of logit row `index` of the newest finished step if it had STEP_EXPORT, else NULL.
-     * Valid until the next submit. */
-    const float *(*logits)(struct backend *be, uint32_t index);
-    /* Runs work(context, member) on every thread of the team, member below n_threads of backend_info and 0
-     * the calling one, and returns when all have. Between two calls of advance(). NULL: there is no team. */
-    void (*share)(struct backend *be, void (*work)(void *context, uint32_t member), void *context);
-    /* Writes out[n_embd], the hidden state of row `row` of the newest finished step behind the last norm:
-     * what the output weights multiply. Valid until the next step runs, which on cpu is the next advance().
-     * NULL: this backend cannot say. */
-    void (*hidden)(struct backend *be, uint32_t row, float *out);
     void (*info)(const struct backend *be, struct backend_info *out);
     void (*close)(struct backend *be); /* NULL is fine */
 };

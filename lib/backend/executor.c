@@ -234,39 +234,39 @@ void executor_park(struct executor *x)
 
 bool executor_exports(const struct executor *x)
 {
-    return x->be->ops->logits != NULL;
+    return x->ops->sampling->logits != NULL;
 }
 
 const float *executor_logits(struct executor *x, uint32_t index)
 {
-    return x->ops->logits(x->be, index);
+    return x->ops->sampling->logits(x->be, index);
 }
 
 uint32_t executor_members(const struct executor *x)
 {
     struct backend_info info;
     executor_info(x, &info);
-    return x->ops->share && info.n_threads ? info.n_threads : 1;
+    return x->ops->sampling->share && info.n_threads ? info.n_threads : 1;
 }
 
 void executor_share(struct executor *x, void (*work)(void *context, uint32_t member), void *context)
 {
-    if (x->ops->share)
-        x->ops->share(x->be, work, context);
+    if (x->ops->sampling->share)
+        x->ops->sampling->share(x->be, work, context);
     else
         work(context, 0);
 }
 
 uint32_t executor_n_hidden(const struct executor *x)
 {
-    bool keeps = x->kind == EXECUTOR_PERSISTENT && x->ops->hidden && x->graph;
+    bool keeps = x->kind == EXECUTOR_PERSISTENT && x->ops->sampling->hidden && x->graph;
     return keeps ? model_config(x->graph->model)->n_embd : 0;
 }
 
 void executor_hidden(struct executor *x, uint32_t row, float *out)
 {
     assert(executor_n_hidden(x));
-    x->ops->hidden(x->be, row, out);
+    x->ops->sampling->hidden(x->be, row, out);
 }
 
 const struct graph *executor_graph(const struct executor *x)
@@ -310,16 +310,16 @@ void executor_info(const struct executor *x, struct backend_info *out)
 
 bool executor_program_ns(const struct executor *x, uint64_t *ns)
 {
-    if (x->kind != EXECUTOR_PERSISTENT || !x->ops->program_ns)
+    if (x->kind != EXECUTOR_PERSISTENT || !x->ops->trace || !x->ops->trace->program_ns)
         return false;
     if (ns)
-        x->ops->program_ns(x->be, ns);
+        x->ops->trace->program_ns(x->be, ns);
     return true;
 }
 
 static int check_trace(const struct executor *x, struct error *err)
 {
-    if (x->kind == EXECUTOR_PERSISTENT && x->ops->trace)
+    if (x->kind == EXECUTOR_PERSISTENT && x->ops->trace && x->ops->trace->trace)
         return 0;
     return error_set(err, -ENOTSUP, "only executor persistent can be traced");
 }
@@ -327,13 +327,13 @@ static int check_trace(const struct executor *x, struct error *err)
 int executor_trace(struct executor *x, bool on, struct error *err)
 {
     int rc = check_trace(x, err);
-    return rc < 0 ? rc : x->ops->trace(x->be, on, err);
+    return rc < 0 ? rc : x->ops->trace->trace(x->be, on, err);
 }
 
 int executor_traced(struct executor *x, struct trace *out, struct error *err)
 {
     int rc = check_trace(x, err);
-    return rc < 0 ? rc : x->ops->traced(x->be, out, err);
+    return rc < 0 ? rc : x->ops->trace->traced(x->be, out, err);
 }
 
 int executor_time_ops(struct executor *x, bool on, struct error *err)
@@ -357,9 +357,8 @@ const struct executor_timing *executor_timing(const struct executor *x)
 
 bool executor_masks(struct executor *x, const uint32_t *masks, uint32_t n, uint32_t words)
 {
-    struct backend *be = executor_backend(x);
-    if (!be->ops->masks)
+    if (!x->ops->sampling->masks)
         return false;
-    be->ops->masks(be, masks, n, words);
+    x->ops->sampling->masks(x->be, masks, n, words);
     return true;
 }

@@ -50,7 +50,7 @@ void executor_close(struct executor *x); /* NULL is fine */
 int executor_submit(struct executor *x, const struct step *step, struct error *err);
 int executor_advance(struct executor *x, struct step_result *out, int max, uint64_t *steps_done,
                      struct error *err);
-/* See backend_ops.masks. False: the backend has none. Between steps. */
+/* See backend_sampling_ops.masks. False: the backend has none. Between steps. */
 bool executor_masks(struct executor *x, const uint32_t *masks, uint32_t n, uint32_t words);
 /* Stops the decoder until the next step. Call while no step is in flight and none is expected. */
 void executor_park(struct executor *x);
@@ -60,10 +60,10 @@ bool executor_exports(const struct executor *x);
 const float *executor_logits(struct executor *x, uint32_t index);
 /* The number of threads that executor_share() runs work on, the calling one included; 1: it alone. */
 uint32_t executor_members(const struct executor *x);
-/* See backend_ops.share; without a team the calling thread does the work as member 0. */
+/* See backend_sampling_ops.share; without a team the calling thread does the work as member 0. */
 void executor_share(struct executor *x, void (*work)(void *context, uint32_t member), void *context);
 /* The width of a hidden state; 0: this executor keeps none (all but persistent on cpu). executor_hidden():
- * see backend_ops.hidden; only where there is one. */
+ * see backend_sampling_ops.hidden; only where there is one. */
 uint32_t executor_n_hidden(const struct executor *x);
 void executor_hidden(struct executor *x, uint32_t row, float *out);
 

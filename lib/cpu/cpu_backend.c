@@ -529,22 +529,22 @@ static int cpu_traced(struct backend *be, struct trace *out, struct error *err)
 static const struct backend_node_ops cpu_nodes = {
     .begin = cpu_begin, .dispatch = cpu_dispatch, .value = cpu_value};
 
+static const struct backend_sampling_ops cpu_sampling = {
+    .masks = cpu_masks, .logits = cpu_logits, .share = cpu_share, .hidden = cpu_hidden};
+static const struct backend_trace_ops cpu_tracing = {
+    .program_ns = cpu_program_ns, .trace = cpu_trace, .traced = cpu_traced};
+
 const struct backend_ops cpu_backend = {
     .name = "cpu",
     .has_exact = true,
     .nodes = &cpu_nodes,
+    .sampling = &cpu_sampling,
+    .trace = &cpu_tracing,
     .open = cpu_open,
     .load = cpu_load,
     .submit = cpu_submit,
-    .masks = cpu_masks,
     .advance = cpu_advance,
-    .program_ns = cpu_program_ns,
-    .trace = cpu_trace,
-    .traced = cpu_traced,
     .park = cpu_park,
-    .logits = cpu_logits,
-    .share = cpu_share,
-    .hidden = cpu_hidden,
     .info = cpu_info,
     .close = cpu_close,
 };

@@ -370,19 +370,21 @@ static const struct backend_node_ops cuda_nodes = {.begin = cuda_begin,
                                                    .node_ns = cuda_node_ns,
                                                    .value = cuda_value};
 
+static const struct backend_sampling_ops cuda_sampling = {.logits = cuda_logits};
+static const struct backend_trace_ops cuda_tracing = {.trace = cuda_set_trace, .traced = cuda_get_trace};
+
 const struct backend_ops cuda_backend = {
     .name = "cuda",
     .has_graph = true,
     .nodes = &cuda_nodes,
+    .sampling = &cuda_sampling,
+    .trace = &cuda_tracing,
     .prepare = cuda_driver_environment,
     .open = cuda_open,
     .load = cuda_load,
     .submit = cuda_submit,
     .advance = cuda_advance,
-    .trace = cuda_set_trace,
-    .traced = cuda_get_trace,
     .park = cuda_park,
-    .logits = cuda_logits,
     .info = cuda_info,
     .close = cuda_close,
 };

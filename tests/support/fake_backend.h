@@ -408,8 +408,13 @@ static inline void fake_close(struct backend *be)
     free(f);
 }
 
-static const struct backend_ops fake_ops = {
-    .name = "fake", .submit = fake_submit, .advance = fake_advance, .info = fake_info, .close = fake_close};
+static const struct backend_sampling_ops fake_sampling;
+static const struct backend_ops fake_ops = {.name = "fake",
+                                            .sampling = &fake_sampling,
+                                            .submit = fake_submit,
+                                            .advance = fake_advance,
+                                            .info = fake_info,
+                                            .close = fake_close};
 
 /* Gives the decoder window pages for texts that see `window` tokens; 0: none. Before the engine opens. */
 static inline void fake_set_window(struct fake *f, uint32_t window, uint32_t steps_in_flight)

@@ -143,11 +143,13 @@ static const struct backend_node_ops test_nodes = {.begin = test_begin, .dispatc
 static const struct backend_node_ops timed_nodes = {
     .begin = test_begin, .dispatch = test_dispatch, .time = test_time_nodes, .node_ns = test_node_ns};
 
+static const struct backend_sampling_ops test_sampling = {.logits = test_logits}, no_sampling;
+
 #define TEST_OPS(title, graph, exact)                                                                        \
     {                                                                                                        \
         .name = title, .has_graph = graph, .has_exact = exact, .park = test_park, .open = test_open,         \
         .load = test_load, .submit = test_submit, .advance = test_advance, .nodes = &test_nodes,             \
-        .logits = test_logits, .info = test_info, .close = test_close                                        \
+        .sampling = &test_sampling, .info = test_info, .close = test_close                                   \
     }
 static const struct backend_ops cpu_like = TEST_OPS("oracle", false, true),
                                 cuda_like = TEST_OPS("device", true, false);
@@ -157,6 +159,7 @@ static const struct backend_ops with_clock = {.name = "clock",
                                               .load = test_load,
                                               .advance = test_advance,
                                               .nodes = &timed_nodes,
+                                              .sampling = &no_sampling,
                                               .info = test_info,
                                               .close = test_close};
 static const struct backend_config config = {.arithmetic = BACKEND_EXACT, .n_slots = 2, .n_ctx = 64};

@@ -173,17 +173,20 @@ static void count_share(struct backend *be, void (*work)(void *context, uint32_t
 {
     calls.n_shares++;
     spend(calls.share_ns);
-    cpu_backend.share(be, work, context);
+    cpu_backend.sampling->share(be, work, context);
 }
 
 static struct backend_ops counting(void)
 {
+    static struct backend_sampling_ops sampling;
     struct backend_ops ops = cpu_backend;
+    sampling = *cpu_backend.sampling;
+    sampling.share = count_share;
     memset(&calls, 0, sizeof calls);
     sem_init(&calls.submits, 0, 0);
     ops.submit = count_submit;
     ops.advance = count_advance;
-    ops.share = count_share;
+    ops.sampling = &sampling;
     return ops;
 }
 
@@ -241,8 +244,7 @@ Test(engine_chain, the_time_of_draws_is_no_cost_of_drafts)
     calls.share_ns = 40000000;
     calls.step_ns = 2000000;
     prepare(&plain, rig.n_vocab, 0);
-    plain.r.sampling =
-        (struct step_sampling){.top_p = 1, .typical_p = 1, .repetition_penalty = 1, .n_bias = 1};
+    plain.r.sampling = (struct step_sampling){.top_p = 1, .typical_p = 1, .repetition_penalty = 1, .n_bias = 1};
     plain.r.biases = &again; /* all its tokens */
     plain.r.ignore_eos = true;
     plain.r.n_prompt = 5;
