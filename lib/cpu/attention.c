@@ -1,6 +1,7 @@
 #include "attention.h"
 #include "abi/arith.h"
 #include "base/memory.h"
+#include "base/team.h"
 
 #include <assert.h>
 #include <string.h>
@@ -299,4 +300,16 @@ void attend_merge(const struct attend *a, const struct attend_layer *layer, uint
 {
     struct walk w = walk_of(a, NULL, layer, group, kv_head);
     merge_queries(&w, out);
+}
+
+void attend_splits(const struct attend *a, struct team *team, uint32_t member, struct attend_scratch *s,
+                   const struct attend_layer *layer, struct rows q, struct rows out)
+{
+    struct team_deal splits = team_deal(team, member, a->n_splits * a->kv.n_kv_heads, 1);
+    for (uint32_t i, last; team_next(&splits, &i, &last);)
+        attend_split(a, s, layer, i % a->n_splits, i / a->n_splits, q);
+    team_barrier(team, member);
+    struct team_deal units = team_deal(team, member, a->n_groups * a->kv.n_kv_heads, 1);
+    for (uint32_t i, last; team_next(&units, &i, &last);)
+        attend_merge(a, layer, i % a->n_groups, i / a->n_groups, out);
 }

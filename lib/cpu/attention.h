@@ -16,6 +16,8 @@
  * order. */
 #define ATTEND_KV_ORDER "cpu 3"
 
+struct team;
+
 struct attend_group {
     uint32_t first, n;    /* rows of the step */
     uint32_t first_split; /* its first split, counted over all groups */
@@ -94,3 +96,6 @@ void attend_split(const struct attend *a, struct attend_scratch *s, const struct
                   uint32_t split, uint32_t kv_head, struct rows q);
 void attend_merge(const struct attend *a, const struct attend_layer *layer, uint32_t group, uint32_t kv_head,
                   struct rows out);
+/* Both for all splits and groups, dealt to the team. Every member calls it, with its own scratch. */
+void attend_splits(const struct attend *a, struct team *team, uint32_t member, struct attend_scratch *s,
+                   const struct attend_layer *layer, struct rows q, struct rows out);

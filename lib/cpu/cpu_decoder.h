@@ -96,9 +96,12 @@ struct decoder {
     _Atomic uint32_t state;
 };
 
+/* cpu_step.c */
 /* Sets heartbeat_ns, at every op and dispatch; returns the time. Inside an op, which may take seconds on a
  * slow machine, the pieces of work that members take count as progress; none is taken while all wait. */
 uint64_t decoder_beat(struct decoder *d);
+/* Fills results[i] from logit row i. Any member, with its own sampler scratch. */
+void decoder_choose(struct decoder *d, uint32_t i, const float *logits, void *scratch);
 
 /* Applies page operations, table edits, settings and tokens of a step; then its rows may run. */
 void decoder_begin_step(struct decoder *d, const struct step *step);
@@ -117,14 +120,6 @@ int decoder_tune(struct decoder *d, struct error *err);
 void decoder_walk(struct decoder *d);
 /* Opens or closes d->trace. Between two steps. */
 int decoder_trace(struct decoder *d, bool on, struct error *err);
-
-/* Fills results[i] from logit row i. Any member, with its own sampler scratch. */
-void decoder_choose(struct decoder *d, uint32_t i, const float *logits, void *scratch);
-
-/* persistent.c: attention of kind `a` in a step that deals single splits (attend.n_splits). Every member
- * calls it. */
-void decoder_attend_splits(struct decoder *d, uint32_t member, const struct attend *a,
-                           const struct attend_layer *layer, struct rows q, struct rows out);
 
 /* eager.c: buffers and execution of single nodes. eager_dispatch() runs one on the whole team. */
 int eager_open(struct decoder *d, struct error *err);

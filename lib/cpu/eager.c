@@ -313,7 +313,8 @@ static void run_attention(const struct launch *l)
     const struct attend_layer layer = {n->cache, n->scale, vector_of(d, n->gain)};
     uint32_t n_groups = a->n_groups;
     if (a->n_splits) {
-        decoder_attend_splits(d, l->member, a, &layer, input_value(l, 0)->rows, l->out->rows);
+        attend_splits(a, d->team, l->member, &d->members[l->member].attend[a - d->attend], &layer,
+                      input_value(l, 0)->rows, l->out->rows);
         return;
     }
     struct team_deal units = team_deal(d->team, l->member, n_groups * n->n_kv_heads, 1);

@@ -281,7 +281,8 @@ static void walk_attend(const struct walk *w, const struct program_op *op)
     }
     prepare_all(w, op);
     if (a->n_splits)
-        decoder_attend_splits(d, w->member, a, &layer, queries_of(w, op), d->buffers[op->out]);
+        attend_splits(a, d->team, w->member, &d->members[w->member].attend[a - d->attend], &layer,
+                      queries_of(w, op), d->buffers[op->out]);
     else
         attend_together(w, op);
 }
@@ -411,19 +412,6 @@ static void walk_op(const struct walk *w, const struct program_op *op)
     case PROGRAM_ALL_REDUCE:
         assert(!"not emitted for one rank");
     }
-}
-
-void decoder_attend_splits(struct decoder *d, uint32_t member, const struct attend *a,
-                           const struct attend_layer *layer, struct rows q, struct rows out)
-{
-    struct attend_scratch *scratch = &d->members[member].attend[a - d->attend];
-    struct team_deal splits = team_deal(d->team, member, a->n_splits * a->kv.n_kv_heads, 1);
-    for (uint32_t i, last; team_next(&splits, &i, &last);)
-        attend_split(a, scratch, layer, i % a->n_splits, i / a->n_splits, q);
-    team_barrier(d->team, member);
-    struct team_deal units = team_deal(d->team, member, a->n_groups * a->kv.n_kv_heads, 1);
-    for (uint32_t i, last; team_next(&units, &i, &last);)
-        attend_merge(a, layer, i % a->n_groups, i / a->n_groups, out);
 }
 
 /* Begins the member's mark of an op, in which its waits are noted from now on. */

@@ -207,7 +207,7 @@ static int32_t reference_pick(struct sample_case *c, const struct step_row *row,
     return sampler_pick(&in, c->sampler);
 }
 
-/* As decoder_choose() of lib/cpu/cpu_backend.c; what is out of range fails its row. */
+/* As decoder_choose() of lib/cpu/cpu_step.c; what is out of range fails its row. */
 static void reference(struct sample_case *c, uint32_t i)
 {
     const struct step_logit *want = &c->step->logits[i];
