@@ -1,10 +1,11 @@
 /* admin.h - what the handlers know beside requests and generations: how models are swapped, and facts of the
  * start. Thread: loop. */
 #pragma once
+#include "base/error.h"
+
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
-
-struct error;
 
 /* The state of a swap of models. Strings hold until the next turn of the loop. */
 struct swap_view {
@@ -21,12 +22,21 @@ struct swap_view {
     uint64_t n_done, n_failed;
 };
 
+/* Where the model lies that an administrator asked for. */
+struct swap_found {
+    int rc; /* 0, or -ENOENT, -EACCES: there is no such model */
+    struct error why;
+    char path[PATH_MAX];
+};
+
 /* The functions that serve the /admin routes. */
 struct server_admin {
-    /* Another model in place of the one that serves (or is put away). `word` is what an administrator wrote:
-     * a path below model_dir, or the start model by the path given there. -EBUSY: something is being done
-     * already; -ENOENT, -EACCES: there is no such model; -ESHUTDOWN; -ENOMEM. */
-    int (*swap)(void *context, const char *word, struct error *err);
+    /* Looks for `word`, what an administrator wrote: a path below model_dir, or the start model by the path
+     * given there. A network file system may take any time. Thread: any, until server_end(). */
+    void (*find)(const void *context, const char *word, struct swap_found *out);
+    /* Another model in place of the one that serves (or is put away). -EBUSY: something is being done
+     * already; found->rc; -ESHUTDOWN; -ENOMEM. */
+    int (*swap)(void *context, const struct swap_found *found, struct error *err);
     /* Puts the model away: memory and device are free, the process stays. And fetches it back. 1: it is so
      * already. */
     int (*suspend)(void *context, struct error *err);

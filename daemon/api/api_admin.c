@@ -1,5 +1,5 @@
-/* api_admin.c - /admin/model, /admin/suspend, /admin/resume: which model is served. Each answers at once;
- * what was asked for goes on, and GET /admin/model says how far it is. */
+/* api_admin.c - /admin/model, /admin/suspend, /admin/resume: which model is served. Each answers at once, or
+ * when the file was found; what was asked for goes on, and GET /admin/model says how far it is. */
 #include "admin.h"
 #include "api.h"
 #include "json/json_fields.h"
@@ -98,21 +98,57 @@ static void answer(struct request *r, int rc, const struct error *err)
     request_reply(r, rc ? 200 : 202);
 }
 
+struct swap_work { /* the request's context */
+    char *word;
+    struct swap_found found;
+};
+
+static void find_model(struct request *r)
+{
+    const struct api *api = r->server->api;
+    struct swap_work *w = r->context;
+    api->admin->find(api->admin_context, w->word, &w->found);
+}
+
+static void swap_to_found(struct request *r)
+{
+    const struct api *api = r->server->api;
+    const struct swap_work *w = r->context;
+    struct error err = {0};
+    if (!r->connection || r->gone)
+        return;
+    answer(r, api->admin->swap(api->admin_context, &w->found, &err), &err);
+    request_resume(r);
+}
+
+/* The file system may be one that does not answer: neither the loop nor other jobs wait for it. */
+static void swap_to(struct request *r, const char *model)
+{
+    struct swap_work *w = arena_zalloc(&r->arena, sizeof *w);
+    if (w)
+        w->word = arena_alloc(&r->arena, strlen(model) + 1);
+    if (!w || !w->word) {
+        refuse(r, -ENOMEM, NULL);
+        return;
+    }
+    strcpy(w->word, model);
+    r->context = w;
+    request_wait_for(r, POOL_FILES, find_model, swap_to_found);
+}
+
 static void swap_model(struct request *r)
 {
-    const struct http_server *s = r->server;
     struct json_limits limits = {.max_values = 16, .max_depth = 2};
     struct swap_params p = {0};
     struct field_reader reader = {.out = &p, .arena = &r->arena, .err = &r->error};
     const struct field *tables[] = {swap_fields};
-    struct error err = {0};
     json_t *body = json_read(r->body, r->body_len, &limits, &r->error);
     if (body && fields_read(&reader, body, tables, 1) == 0 && !p.model)
         api_invalid(&r->error, "model", "model is missing");
     if (r->error.status)
         request_fail(r, &r->error);
     else
-        answer(r, s->api->admin->swap(s->api->admin_context, p.model, &err), &err);
+        swap_to(r, p.model);
     json_decref(body);
 }
 

@@ -142,7 +142,7 @@ static void queue_ran(struct queue *q, uint64_t client)
 static void give_way(enum pool_class class)
 {
     static const int nice_of[] = {
-        [POOL_PROMPT] = 5, [POOL_LONG_PROMPT] = 7, [POOL_REPLY] = 5, [POOL_TEXT] = 10};
+        [POOL_PROMPT] = 5, [POOL_LONG_PROMPT] = 7, [POOL_REPLY] = 5, [POOL_TEXT] = 10, [POOL_FILES] = 5};
     setpriority(PRIO_PROCESS, (id_t)gettid(), nice_of[class]);
 }
 

@@ -1,9 +1,9 @@
 /* pool.h - threads for what takes too long for the loop: reading bodies that are large or expensive to read,
- * writing long replies. A job has a class, and each class has threads of its own: no job ever waits for one
- * of another class, and the system shares the processors between them by their nice values, the decoder's
- * threads first. Clients with jobs of one class take turns, so that one who has many waits for each other
- * client's once; jobs of one client begin in the order they came. A job that has run, or was cancelled
- * before, is handed back by pool_next().
+ * writing long replies, waiting for a file system. A job has a class, and each class has threads of its own:
+ * no job ever waits for one of another class, and the system shares the processors between them by their nice
+ * values, the decoder's threads first. Clients with jobs of one class take turns, so that one who has many
+ * waits for each other client's once; jobs of one client begin in the order they came. A job that has run, or
+ * was cancelled before, is handed back by pool_next().
  *
  * Threads: all functions from one (the loop); cfg.wake is called from the pool's own when pool_next() has
  * something. Memory: a job is its caller's, and stays where it is until pool_next() has returned it. */
@@ -18,6 +18,7 @@ enum pool_class {
     POOL_LONG_PROMPT, /* the same, of any length */
     POOL_REPLY,       /* the next of a long reply, less than a millisecond */
     POOL_TEXT,        /* /tokenize and /detokenize, which no text waits for */
+    POOL_FILES,       /* looking for a file, which takes as long as its file system */
     POOL_N_CLASSES
 };
 

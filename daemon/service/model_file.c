@@ -91,8 +91,10 @@ static int missing(const char *path, struct error *err)
 
 static int unreadable(const char *path, int code, struct error *err)
 {
-    const struct passwd *user = getpwuid(getuid()); /* whom access() asks for */
+    struct passwd entry, *user = NULL; /* whom access() asks for */
+    char room[2048];
 
+    getpwuid_r(getuid(), &entry, room, sizeof room, &user);
     if (code != EACCES)
         return error_set(err, -EACCES, "model %s: %s", path, strerror(code));
     if (!user)

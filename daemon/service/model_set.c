@@ -628,10 +628,17 @@ static const struct model_source source = {
 
 /* --- what administrators ask --- */
 
-static int refuse_swap(void *context, const char *word, struct error *err)
+static void find_none(const void *context, const char *word, struct swap_found *out)
 {
     (void)context;
     (void)word;
+    (void)out; /* refuse_swap() answers */
+}
+
+static int refuse_swap(void *context, const struct swap_found *found, struct error *err)
+{
+    (void)context;
+    (void)found;
     return error_set(err, -EBUSY, "models is set: each request names its model");
 }
 
@@ -645,8 +652,11 @@ static void view_as_swap(const void *context, struct swap_view *out)
     model_set_view(context, out);
 }
 
-static const struct server_admin admin = {
-    .swap = refuse_swap, .suspend = refuse_suspend, .resume = refuse_suspend, .view = view_as_swap};
+static const struct server_admin admin = {.find = find_none,
+                                          .swap = refuse_swap,
+                                          .suspend = refuse_suspend,
+                                          .resume = refuse_suspend,
+                                          .view = view_as_swap};
 
 void model_set_view(const struct model_set *set, struct swap_view *out)
 {

@@ -30,6 +30,7 @@ enum state {
 
 struct swap {
     struct swap_options options;
+    /* Neither changes after swap_open(). */
     char dir[PATH_MAX];   /* no model outside of it but the first; resolved */
     char first[PATH_MAX]; /* the model of the start, as it was given */
     enum state state;
@@ -282,24 +283,23 @@ static bool is_exclusive(const struct loader *l)
 /* Below model_dir, or the model of the start by the name that GET /admin/model gives it: it may lie
  * elsewhere.
  */
-static int find_model(const struct swap *sw, const char *word, char path[PATH_MAX], struct error *err)
+static void find_model(const void *context, const char *word, struct swap_found *out)
 {
-    struct error words = {0};
-    int rc = model_file_below(path, sw->dir, word, &words);
-    if (rc == -ENOENT && !strcmp(word, sw->first)) {
-        snprintf(path, PATH_MAX, "%s", sw->first);
-        return 0;
+    const struct swap *sw = context;
+    out->rc = model_file_below(out->path, sw->dir, word, &out->why);
+    if (out->rc == -ENOENT && !strcmp(word, sw->first)) {
+        snprintf(out->path, sizeof out->path, "%s", sw->first);
+        out->rc = 0;
     }
-    return rc < 0 ? error_set(err, rc, "%s", words.text) : 0;
 }
 
-static int swap_begin(void *context, const char *word, struct error *err)
+static int swap_begin(void *context, const struct swap_found *found, struct error *err)
 {
     struct swap *sw = context;
-    char path[PATH_MAX];
+    const char *path = found->path;
     int rc = check_idle(sw, err);
-    if (rc == 0)
-        rc = find_model(sw, word, path, err);
+    if (rc == 0 && found->rc < 0)
+        rc = error_set(err, found->rc, "%s", found->why.text);
     if (rc < 0)
         return rc;
     snprintf(sw->want, sizeof sw->want, "%s", path);
@@ -355,7 +355,7 @@ static void view(const void *context, struct swap_view *out)
 }
 
 static const struct server_admin admin = {
-    .swap = swap_begin, .suspend = swap_suspend, .resume = swap_resume, .view = view};
+    .find = find_model, .swap = swap_begin, .suspend = swap_suspend, .resume = swap_resume, .view = view};
 
 /* --- life --- */
 

@@ -1,6 +1,7 @@
 /* Another model in place of the one that serves, without a restart: what begins and ends on which, what is
  * not reused, what cannot be loaded, and a model that is put away and fetched back. */
 #include "admin.h"
+#include "starved.h"
 
 #define Q4    "tiny-qwen3-s11-q4_k_m.gguf"
 #define Q8    "tiny-qwen3-s11-q8_0.gguf" /* the same weights and vocabulary, other bits */
@@ -478,6 +479,57 @@ static void expect_orderly_end(int fd, struct reply *r)
     reply_free(r);
     close(fd);
     admin_close();
+}
+
+/* ---- a file system that does not answer ---- */
+
+Test(swap, a_directory_that_does_not_answer_delays_the_swap_alone)
+{
+    const char *key = admin_open();
+    admin_copy(DATA Q8, "next.gguf", SIZE_MAX);
+    starved_start(
+        (const char *[]){"--admin-key-file", key, "--model", admin_copy(DATA Q4, Q4, SIZE_MAX), NULL});
+    starve->paths_hang = true;
+    int fd = client_connect(daemon_.port);
+    client_request(fd, "POST", "/admin/model", ADMIN_KEY, "{\"model\":\"next.gguf\"}");
+    while (!starve->n_paths_hung)
+        usleep(5000);
+    free(ask("text"));
+    char text[8100];
+    snprintf(text, sizeof text, "{\"content\":\"%08000d\"}", 0); /* on the pool */
+    admin_expect(post("/tokenize", text), 200);
+    starve->paths_hang = false;
+    struct reply r = {0};
+    client_read(fd, &r, false);
+    admin_expect(r, 202);
+    close(fd);
+    admin_wait("idle");
+    char *now = admin_text("model");
+    cr_assert_str_eq(now, "next.gguf");
+    free(now);
+    finish();
+}
+
+/* Its client has left by then. */
+Test(swap, one_that_nobody_waits_for_is_not_begun)
+{
+    const char *key = admin_open();
+    admin_copy(DATA Q8, "next.gguf", SIZE_MAX);
+    starved_start(
+        (const char *[]){"--admin-key-file", key, "--model", admin_copy(DATA Q4, Q4, SIZE_MAX), NULL});
+    starve->paths_hang = true;
+    int fd = client_connect(daemon_.port);
+    client_request(fd, "POST", "/admin/model", ADMIN_KEY, "{\"model\":\"next.gguf\"}");
+    while (!starve->n_paths_hung)
+        usleep(5000);
+    close(fd);
+    wait_connections(1);
+    starve->paths_hang = false;
+    admin_expect(admin_swap("none.gguf"), 404);
+    char *now = admin_text("model");
+    cr_assert_str_eq(now, Q4);
+    free(now);
+    finish();
 }
 
 Test(swap, sigterm_while_a_model_is_loaded_leaves_in_order)

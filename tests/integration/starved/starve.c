@@ -114,6 +114,18 @@ void __wrap_engine_close(struct engine *e)
     __real_engine_close(e);
 }
 
+char *__real_realpath(const char *restrict path, char *restrict out);
+
+/* As on a network file system that went away. */
+char *__wrap_realpath(const char *restrict path, char *restrict out)
+{
+    if (starve && atomic_load(&starve->paths_hang))
+        atomic_fetch_add(&starve->n_paths_hung, 1);
+    while (starve && atomic_load(&starve->paths_hang))
+        usleep(1000);
+    return __real_realpath(path, out);
+}
+
 /* The day's time jumps, the monotonic clock only where an engine takes long to close. */
 EXPORTED int clock_gettime(clockid_t id, struct timespec *t)
 {

@@ -1,6 +1,6 @@
 /* starve.h - what a test and the hearthd built for it share: which allocation shall fail, what came of it,
- * and what time of day it is. The daemon maps it from the descriptor that STARVE_FD names; the test writes,
- * the daemon counts. Thread: any. */
+ * what time of day it is, and whether file systems answer. The daemon maps it from the descriptor that
+ * STARVE_FD names; the test writes, the daemon counts. Thread: any. */
 #pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -19,6 +19,8 @@ struct starve {
     _Atomic long n_failed;
     _Atomic long clock_ahead_s; /* CLOCK_REALTIME, as the daemon and its libraries see it */
     _Atomic long close_takes_s; /* how long closing an engine takes by CLOCK_MONOTONIC; no time passes */
-    _Atomic long n_held;        /* pieces of ours that have not been freed */
-    atomic_bool all_later;      /* all after it fail too */
+    atomic_bool paths_hang;     /* realpath() returns when this is false again */
+    _Atomic long n_paths_hung;
+    _Atomic long n_held;   /* pieces of ours that have not been freed */
+    atomic_bool all_later; /* all after it fail too */
 };
