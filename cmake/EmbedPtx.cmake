@@ -1,5 +1,5 @@
-# EmbedPtx.cmake - a C table SYMBOL in OUT of PTX files and cubins (FILES, separated by |), which the assembler puts in as they are: written as
-# numbers they took seconds. They are aligned: a cubin is an ELF file, which a driver may read in place.
+# EmbedPtx.cmake - a C table SYMBOL in OUT of PTX files and cubins (FILES, separated by |), packed by gzip (GZIP), which the assembler puts in as
+# they are: written as numbers they took seconds.
 string(REPLACE "|" ";" files "${FILES}")
 set(arrays "")
 set(rows "")
@@ -14,10 +14,13 @@ foreach(file ${files})
         set(is_cubin 1)
         string(APPEND base _cubin)
     endif()
+    set(packed ${OUT}.${base}.gz)
+    execute_process(COMMAND ${GZIP} -9 -n -c ${file} OUTPUT_FILE ${packed} COMMAND_ERROR_IS_FATAL ANY)
     file(SIZE ${file} size)
-    string(APPEND arrays "__asm__(\".pushsection .rodata\\n.balign 64\\n${base}: .incbin \\\"${file}\\\"\\n.byte 0\\n.popsection\");\n"
-        "extern const char ${base}[];\n")
-    string(APPEND rows "    {\"${name}\", ${sm}, ${base}, ${size}, ${is_cubin}},\n")
+    file(SIZE ${packed} packed_size)
+    string(APPEND arrays "__asm__(\".pushsection .rodata\\n${base}: .incbin \\\"${packed}\\\"\\n.popsection\");\n"
+        "extern const unsigned char ${base}[];\n")
+    string(APPEND rows "    {\"${name}\", ${sm}, ${base}, ${packed_size}, ${size}, ${is_cubin}},\n")
 endforeach()
 file(WRITE ${OUT} "#include \"cuda/ptx_image.h\"\n\n${arrays}\nextern const struct ptx_image ${SYMBOL}[];\n"
-    "const struct ptx_image ${SYMBOL}[] = {\n${rows}    {0, 0, 0, 0, 0},\n};\n")
+    "const struct ptx_image ${SYMBOL}[] = {\n${rows}    {0, 0, 0, 0, 0, 0},\n};\n")

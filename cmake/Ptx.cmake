@@ -162,10 +162,11 @@ endfunction()
 
 # Adds a table `const struct ptx_image <symbol>[]` of the PTX files and cubins (possibly none) to the target; lib/cuda/ptx_image.h.
 function(hearth_embed_ptx target symbol)
+    find_program(HEARTH_GZIP gzip REQUIRED)
     set(c ${CMAKE_CURRENT_BINARY_DIR}/${symbol}.c)
     string(REPLACE ";" "|" files "${ARGN}")
     add_custom_command(OUTPUT ${c}
-        COMMAND ${CMAKE_COMMAND} "-DFILES=${files}" -DSYMBOL=${symbol} -DOUT=${c}
+        COMMAND ${CMAKE_COMMAND} "-DFILES=${files}" -DSYMBOL=${symbol} -DOUT=${c} -DGZIP=${HEARTH_GZIP}
             -P ${CMAKE_SOURCE_DIR}/cmake/EmbedPtx.cmake
         DEPENDS ${ARGN} ${CMAKE_SOURCE_DIR}/cmake/EmbedPtx.cmake
         COMMENT "embedding ${symbol}"

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define MIN_SM      80
@@ -179,14 +180,18 @@ static bool load_cubin(void **module, const struct cuda_driver *d, const struct 
     const struct ptx_image *image = find_image(images, name, dev->sm, true);
     struct error why = {0};
     *origin = (struct cuda_module_origin){0};
-    if (image)
+    char *cubin = image ? ptx_image_unpack(image) : NULL;
+    if (cubin)
         origin->is_cubin = cuda_check(d, &why, "cuModuleLoadDataEx",
-                                      d->cuModuleLoadDataEx(module, image->text, 0, NULL, NULL)) == 0;
+                                      d->cuModuleLoadDataEx(module, cubin, 0, NULL, NULL)) == 0;
+    else if (image)
+        error_set(&why, -ENOMEM, "there was no memory for the build's machine code");
     else if (has_cubins(images, name))
         error_set(&why, -ENODEV, "this build has no machine code for compute capability %u.%u", dev->sm / 10,
                   dev->sm % 10);
     snprintf(origin->reason, sizeof origin->reason, "%s%.160s",
-             image && *why.text ? "the driver refused the build's: " : "", why.text);
+             cubin && *why.text ? "the driver refused the build's: " : "", why.text);
+    free(cubin);
     return origin->is_cubin;
 }
 
@@ -197,10 +202,13 @@ static int load_ptx(void **module, const struct cuda_driver *d, const struct cud
     if (!image)
         return error_set(err, -ENODEV, "this build has no kernel %s for compute capability %u.%u", name,
                          dev->sm / 10, dev->sm % 10);
-    char log[256] = "";
+    char *ptx = ptx_image_unpack(image), log[256] = "";
+    if (!ptx)
+        return error_set(err, -ENOMEM, "no memory for kernel %s", name);
     int options[] = {CUDA_JIT_ERROR_LOG, CUDA_JIT_ERROR_LOG_SIZE};
     void *values[] = {log, (void *)(uintptr_t)(sizeof log - 1)};
-    int result = d->cuModuleLoadDataEx(module, image->text, 2, options, values);
+    int result = d->cuModuleLoadDataEx(module, ptx, 2, options, values);
+    free(ptx);
     if (result == CUDA_SUCCESS)
         return 0;
     struct error call = {0};

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Finds the next kernel name in a PTX text: moves *at; false at the end. */
@@ -57,9 +58,13 @@ static int put_kernels(struct gpu *g, const struct ptx_image *images, json_t *ro
         if (seen || i->is_cubin)
             continue;
         int rc = cuda_module_open(&module, &g->driver, &g->device, images, i->name, &origin, err);
-        const char *at = best->text;
+        char *text = rc == 0 ? ptx_image_unpack(best) : NULL;
+        const char *at = text;
+        if (rc == 0 && !text)
+            rc = error_set(err, -ENOMEM, "no memory for kernel %s", i->name);
         while (rc == 0 && next_entry(&at, name, sizeof name))
             rc = put_kernel(g, module, i->name, name, &origin, rows, err);
+        free(text);
         if (rc < 0)
             return rc;
         g->driver.cuModuleUnload(module);

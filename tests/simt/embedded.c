@@ -18,12 +18,14 @@ static bool equals_file(const struct ptx_image *image, const char *directory)
     FILE *f = fopen(path, "rb");
     char *text = malloc(image->size + 2);
     size_t n = f && text ? fread(text, 1, image->size + 2, f) : 0;
-    bool same = f && text && n == image->size && memcmp(text, image->text, n) == 0 && image->text[n] == '\0';
+    char *unpacked = ptx_image_unpack(image);
+    bool same = f && text && unpacked && n == image->size && memcmp(text, unpacked, n) == 0 && !unpacked[n];
     if (!same)
         printf("FAILED  %s: %zu bytes here, %zu there\n", path, image->size, n);
     if (f)
         fclose(f);
     free(text);
+    free(unpacked);
     return same;
 }
 

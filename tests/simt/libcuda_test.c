@@ -334,16 +334,20 @@ Test(emulated_module, the_newest_image_that_the_device_can_run_is_the_one_that_r
     cr_assert_eq(cuda_module_open(&module, &b.d, &b.dev, driver_test_images, "grid_barrier", NULL, &err), 0);
     cr_assert_eq(b.d.cuModuleGetFunction(&function, module, "scale_cells"), 500);
     for (const struct ptx_image *i = driver_test_images; i->name; i++)
-        if (i->sm == 90 && !i->is_cubin)
-            cr_assert_eq(b.d.cuModuleLoadDataEx(&module, i->text, 0, NULL, NULL), 209);
+        if (i->sm == 90 && !i->is_cubin) {
+            char *text = ptx_image_unpack(i);
+            cr_assert_eq(b.d.cuModuleLoadDataEx(&module, text, 0, NULL, NULL), 209);
+            free(text);
+        }
     close_bench(&b);
 }
 
-static const char *first_cubin(void)
+/* To free. */
+static char *first_cubin(void)
 {
     for (const struct ptx_image *i = driver_test_images; i->name; i++)
         if (i->is_cubin)
-            return i->text;
+            return ptx_image_unpack(i);
     return NULL;
 }
 
@@ -354,12 +358,14 @@ Test(emulated_module, a_cubin_is_refused_unless_the_device_takes_them)
         setenv("SIMT_CUBINS", takes ? "1" : "0", 1);
         struct bench b = open_bench();
         void *module = NULL, *function = NULL;
-        if (first_cubin())
-            cr_assert_eq(b.d.cuModuleLoadDataEx(&module, first_cubin(), 0, NULL, NULL), takes ? 0 : 209);
-        if (first_cubin() && takes) {
+        char *cubin = first_cubin();
+        if (cubin)
+            cr_assert_eq(b.d.cuModuleLoadDataEx(&module, cubin, 0, NULL, NULL), takes ? 0 : 209);
+        if (cubin && takes) {
             WELL(&b, cuModuleGetFunction, &function, module, "scale_cells");
             cr_assert_eq(b.d.cuModuleGetFunction(&function, module, "scale_cell"), 500);
         }
+        free(cubin);
         close_bench(&b);
     }
 }

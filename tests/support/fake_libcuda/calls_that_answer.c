@@ -162,6 +162,8 @@ int cuModuleLoadDataEx(void **module, const void *image, unsigned n_options, int
         if (options[i] == CUDA_JIT_ERROR_LOG && options[i + 1] == CUDA_JIT_ERROR_LOG_SIZE)
             snprintf(values[i], (size_t)(uintptr_t)values[i + 1], "line 7: unknown instruction in %s",
                      (const char *)image);
-    *module = (void *)(uintptr_t)image;
+    static char loaded[64]; /* the last image: a caller frees its own */
+    snprintf(loaded, sizeof loaded, "%s", (const char *)image);
+    *module = loaded;
     return result;
 }

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <zlib.h>
 
 static struct cuda_driver open_fake(void)
 {
@@ -264,18 +265,54 @@ Test(cuda_device, the_one_asked_for_lets_no_program_in)
     device_refused(1, -ENODEV, "Test Device 1 (device 1) is in compute mode prohibited");
 }
 
-static const struct ptx_image images[] = {{"walk", 80, "walk for 80", 11},
-                                          {"walk", 90, "walk for 90", 11},
-                                          {"stop", 90, "stop for 90", 11},
-                                          {NULL, 0, NULL, 0}};
-static const struct ptx_image with_cubins[] = {{"walk", 80, "walk for 80", 11},
-                                               {"walk", 90, "walk for 90", 11},
-                                               {"walk", 80, "\177ELF for 80", 11, true},
-                                               {"walk", 86, "\177ELF for 86", 11, true},
-                                               {"walk", 100, "\177ELF for 100", 12, true},
-                                               {"stop", 90, "stop for 90", 11},
-                                               {"jump", 90, "\177ELF for 90", 11, true},
-                                               {NULL, 0, NULL, 0}};
+struct made_image {
+    const char *name;
+    unsigned sm;
+    const char *file;
+};
+static const struct made_image made[] = {
+    {"walk", 80, "walk for 80"}, {"walk", 90, "walk for 90"}, {"stop", 90, "stop for 90"}};
+static const struct made_image made_with_cubins[] = {
+    {"walk", 80, "walk for 80"},    {"walk", 90, "walk for 90"},      {"walk", 80, "\177ELF for 80"},
+    {"walk", 86, "\177ELF for 86"}, {"walk", 100, "\177ELF for 100"}, {"stop", 90, "stop for 90"},
+    {"jump", 90, "\177ELF for 90"}};
+static struct ptx_image images[4], with_cubins[8]; /* the last one has no name */
+
+static void pack(struct ptx_image *out, const struct made_image *from)
+{
+    unsigned char *packed = malloc(128);
+    z_stream z = {.next_in = (unsigned char *)(uintptr_t)from->file,
+                  .avail_in = (unsigned)strlen(from->file)};
+    z.next_out = packed;
+    z.avail_out = 128;
+    cr_assert(deflateInit2(&z, 9, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY) == Z_OK &&
+              deflate(&z, Z_FINISH) == Z_STREAM_END);
+    *out = (struct ptx_image){.name = from->name,
+                              .sm = from->sm,
+                              .packed = packed,
+                              .packed_size = z.total_out,
+                              .size = strlen(from->file),
+                              .is_cubin = from->file[0] == '\177'};
+    deflateEnd(&z);
+}
+
+static void pack_all(void)
+{
+    for (size_t i = 0; i < sizeof made / sizeof *made; i++)
+        pack(&images[i], &made[i]);
+    for (size_t i = 0; i < sizeof made_with_cubins / sizeof *made_with_cubins; i++)
+        pack(&with_cubins[i], &made_with_cubins[i]);
+}
+
+static void free_all(void)
+{
+    for (struct ptx_image *i = images; i->name; i++)
+        free((void *)(uintptr_t)i->packed);
+    for (struct ptx_image *i = with_cubins; i->name; i++)
+        free((void *)(uintptr_t)i->packed);
+}
+
+TestSuite(cuda_module, .init = pack_all, .fini = free_all);
 
 Test(cuda_module, the_newest_image_that_the_device_can_run_is_loaded)
 {
