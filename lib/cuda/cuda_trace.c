@@ -1,9 +1,10 @@
 /* cuda_trace.c - the times of a step that the persistent kernel noted (struct decoder_mark): device memory
  * for them, and their conversion to ns of one clock. Declared in cuda_decoder.h.
  *
- * Every SM has a clock of its own. For a block, ns = offset + rate * ticks: the rate comes from the first and
- * the last op of the step. The global timer moves in jumps and so is never ahead of the true time: of all
- * ops, the one whose reading lies latest on the line is the closest. */
+ * Every SM counts from an origin of its own; all count at one rate. For a block, ns = offset + rate * ticks:
+ * the rate comes from the first and the last op of the step, over all blocks, since the global timer moves in
+ * jumps (up to 1 us) and two readings of one block may be a jump wrong. So it is never ahead of the true
+ * time: of all ops, the one whose reading lies latest on the line is the closest. */
 #include "cuda_decoder.h"
 
 #include <errno.h>
@@ -46,25 +47,33 @@ static bool is_of(const struct decoder_mark *m, uint64_t step)
     return m->step == step && m->end;
 }
 
-static struct timeline line_of(const struct decoder_mark *marks, uint32_t n_ops, uint64_t step)
+/* Adds the ns and ticks between a block's first and last op of the step. */
+static void add_span(const struct decoder_mark *marks, uint32_t n_ops, uint64_t step, double *ns,
+                     double *ticks)
 {
     const struct decoder_mark *first = NULL, *last = NULL;
-    struct timeline line = {0};
     for (uint32_t i = 0; i < n_ops; i++)
         if (is_of(&marks[i], step)) {
             first = first ? first : &marks[i];
             last = &marks[i];
         }
-    if (!first)
-        return line;
-    line.origin = first->begin;
-    line.ns = (double)first->begin_ns;
-    if (last->begin > first->begin)
-        line.rate = (double)(last->begin_ns - first->begin_ns) / (double)(last->begin - first->begin);
+    if (!first || last->begin <= first->begin)
+        return;
+    *ns += (double)(last->begin_ns - first->begin_ns);
+    *ticks += (double)(last->begin - first->begin);
+}
+
+static struct timeline line_of(const struct decoder_mark *marks, uint32_t n_ops, uint64_t step, double rate)
+{
+    struct timeline line = {.rate = rate};
+    bool any = false;
     for (uint32_t i = 0; i < n_ops; i++) {
-        double late = (double)marks[i].begin_ns - line.rate * (double)(marks[i].begin - line.origin);
-        if (is_of(&marks[i], step) && late > line.ns)
-            line.ns = late;
+        if (!is_of(&marks[i], step))
+            continue;
+        line.origin = any ? line.origin : marks[i].begin;
+        double late = (double)marks[i].begin_ns - rate * (double)(marks[i].begin - line.origin);
+        line.ns = any && line.ns > late ? line.ns : late;
+        any = true;
     }
     return line;
 }
@@ -84,13 +93,16 @@ static void convert(struct trace_mark *out, const struct decoder_mark *m, const 
             trace_wait(out, ns_at(line, m->wait[i][0]), ns_at(line, m->wait[i][1]));
 }
 
-static void convert_all(struct trace *out, const struct decoder_mark *marks)
+void cuda_trace_convert(struct trace *out, const struct decoder_mark *marks)
 {
     for (size_t i = 0; i < (size_t)out->n_members * out->n_ops; i++)
         out->step = marks[i].step > out->step ? marks[i].step : out->step;
+    double ns = 0, ticks = 0;
+    for (uint32_t b = 0; b < out->n_members; b++)
+        add_span(marks + (size_t)b * out->n_ops, out->n_ops, out->step, &ns, &ticks);
     for (uint32_t b = 0; b < out->n_members; b++) {
         const struct decoder_mark *own = marks + (size_t)b * out->n_ops;
-        struct timeline line = line_of(own, out->n_ops, out->step);
+        struct timeline line = line_of(own, out->n_ops, out->step, ticks > 0 ? ns / ticks : 0);
         for (uint32_t i = 0; i < out->n_ops; i++)
             if (is_of(&own[i], out->step))
                 convert(trace_mark(out, b, i), &own[i], &line);
@@ -106,7 +118,7 @@ int cuda_traced(struct cuda_decoder *d, struct trace *out, struct error *err)
     if (rc == 0)
         rc = trace_open(out, d->n_blocks, d->program->n_ops, err);
     if (rc == 0)
-        convert_all(out, marks);
+        cuda_trace_convert(out, marks);
     free(marks);
     return rc;
 }
