@@ -181,7 +181,7 @@ part echo figure 6 "$bin/gpu_bench" echo
 part selftest right 8 "$bin/gpu_bench" selftest
 part decoder right 20 "$bin/gpu_witness" first "$data" 6 || [ "$result" = left-out ] ||
     part nodes right 10 "$bin/gpu_witness" nodes "$data" 6 # arithmetic or waits?
-[ -n "$first" ] || part product figure 30 "$bin/gpu_bench" product
+[ -n "$first" ] || part product figure 26 "$bin/gpu_bench" product
 [ -n "$first" ] || part attention figure 15 "$bin/gpu_bench" attention
 part hop figure 8 "$bin/gpu_bench" hop
 part copy figure 8 "$bin/gpu_bench" copy

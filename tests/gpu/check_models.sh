@@ -43,7 +43,7 @@ bench_deep() {
         --executor persistent "$@"
 }
 
-part calls figure 12 "$bin/gpu_bench" calls
+part calls figure 16 "$bin/gpu_bench" calls
 if [ -n "$emulated" ]; then
     part witness-golden right 100 "$bin/gpu_witness" golden "$data"
     part witness-tokens right 50 "$bin/gpu_witness" tokens "$data/tiny-qwen3-s11-q4_k_m.gguf" 3 4 2

@@ -81,6 +81,10 @@ done)
 if [ "${2:-}" != --first ]; then
     grep -q '^bench-tiny-persistent, tg2, 3 blocks:' "$out/report.md" || fail "the report has no step by its blocks"
     [ "$(grep -c '"cat":"work"' "$out/trace-tiny.json")" -gt 100 ] || fail "trace-tiny.json has no ops"
+    # On a device every call may wait; the part must end before it is stopped.
+    planned=$("$here/check.sh" none --plan | awk '$1 == "calls" { print $3 }')
+    waiting=$(sed -n 's/.*"all_wait_s": \([0-9]*\).*/\1/p' "$out/parts/calls.json")
+    [ "${waiting:-1000}" -le $((planned * 2)) ] || fail "the calls may wait for ${waiting:-?} s, and are stopped after $((planned * 2))"
     for check in memcheck racecheck synccheck; do
         grep -q "^===== --tool $check --error-exitcode 9 .*gpu_witness tokens" "$out/sanitizer-$check.txt" || fail "no report of $check"
         grep -qE "\"part\": \"sanitizer-$check\"" "$out/report.json" || fail "no part of $check"
