@@ -3,10 +3,13 @@
 #include "gpu/kernels/gpu_kernels.h"
 
 #include <errno.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LOOK_NS 100000000u /* between two questions to the driver whether a kernel still runs */
 
@@ -181,9 +184,9 @@ int gpu_clock_mhz(struct gpu *g, double *mhz, struct error *err)
 
 void gpu_note_clock(const struct gpu *g, json_t *out, double before_mhz, double after_mhz)
 {
-    json_object_set_new(out, "clock",
-                        json_pack("{s:o, s:o}", "before_mhz", gpu_figure(g, before_mhz), "after_mhz",
-                                  gpu_figure(g, after_mhz)));
+    gpu_put(out, "clock",
+            json_pack("{s:o, s:o}", "before_mhz", gpu_figure(g, before_mhz), "after_mhz",
+                      gpu_figure(g, after_mhz)));
 }
 
 int gpu_warm(struct gpu *g, struct error *err)
@@ -264,6 +267,77 @@ int gpu_no_answer(struct gpu *g, struct error *err, const char *fmt, ...)
         return error_set(err, -EIO, "%s: the kernel has ended", words);
     cuda_check(&g->driver, &died, "cuStreamQuery", result);
     return error_set(err, -EIO, "%s: %.200s", words, died.text);
+}
+
+/* ---- the report ---- */
+
+static pthread_mutex_t report_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static sigset_t only_term(void)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    return set;
+}
+
+int gpu_put(json_t *object, const char *key, json_t *value)
+{
+    pthread_mutex_lock(&report_lock);
+    int rc = json_object_set_new(object, key, value);
+    pthread_mutex_unlock(&report_lock);
+    return rc;
+}
+
+int gpu_add(json_t *array, json_t *value)
+{
+    pthread_mutex_lock(&report_lock);
+    int rc = json_array_append_new(array, value);
+    pthread_mutex_unlock(&report_lock);
+    return rc;
+}
+
+/* The lock stays taken: nothing is printed after this. */
+void gpu_report_print(json_t *out, const char *program, int rc, const struct error *err)
+{
+    pthread_mutex_lock(&report_lock);
+    json_object_set_new(out, "ok", json_boolean(rc == 0));
+    if (rc < 0) {
+        json_object_set_new(out, "error", json_string(err->text));
+        (void)fprintf(stderr, "%s: %s\n", program, err->text);
+    }
+    json_dumpf(out, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    (void)puts("");
+    (void)fflush(stdout);
+}
+
+static void *print_when_stopped(void *out)
+{
+    sigset_t set = only_term();
+    int number;
+    while (sigwait(&set, &number) != 0)
+        continue;
+    struct error err = {0};
+    (void)error_set(&err, -ETIMEDOUT, "stopped before its end; the report has what was measured until then");
+    gpu_report_print(out, "SIGTERM", err.code, &err);
+    _exit(124);
+}
+
+void gpu_report_open(json_t *out)
+{
+    sigset_t set = only_term();
+    pthread_t thread;
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    if (pthread_create(&thread, NULL, print_when_stopped, out) != 0)
+        gpu_let_terminate(); /* without a report */
+    else
+        pthread_detach(thread);
+}
+
+void gpu_let_terminate(void)
+{
+    sigset_t set = only_term();
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
 }
 
 /* ---- figures ---- */

@@ -73,6 +73,18 @@ int gpu_no_answer(struct gpu *g, struct error *err, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 void gpu_sleep(double seconds);
 
+/* The report of a program, a JSON object. While the program runs, everything reachable from it is added by
+ * gpu_put() and gpu_add() alone (whole values, which change no more), since another thread may print it: on
+ * SIGTERM, with which check.sh stops a part, the report comes with what it has so far, `ok` false, and the
+ * process exits with 124, even if its other threads hang in the driver. */
+void gpu_report_open(json_t *out); /* before any thread is started: blocks SIGTERM in all of them */
+int gpu_put(json_t *object, const char *key, json_t *value); /* takes the value, like jansson's _new */
+int gpu_add(json_t *array, json_t *value);
+/* Prints it, with `ok` and, if rc < 0, `error`, also to stderr after `program`. Once: SIGTERM prints no more.
+ */
+void gpu_report_print(json_t *out, const char *program, int rc, const struct error *err);
+void gpu_let_terminate(void); /* in a child after fork(): SIGTERM ends it again */
+
 /* Returns a figure that only a GPU can give; null on the emulator. */
 json_t *gpu_figure(const struct gpu *g, double value);
 double gpu_percentile(double *values, uint32_t n, double fraction); /* sorts values */

@@ -1,6 +1,7 @@
 /* gpu_bench.c - runs one part of the measurement of a GPU and prints JSON to stdout.
  *   gpu_bench PART
- * Exit code 0: the part ran and its checks passed. HEARTH_LIBCUDA selects the driver; GPU_POWER is a command
+ * Exit code 0: the part ran and its checks passed. 124: SIGTERM came, the JSON has what was measured until
+ * then. HEARTH_LIBCUDA selects the driver; GPU_POWER is a command
  * that prints watts and MHz for the part `idle`. check.sh runs all parts. */
 #include "gpu.h"
 
@@ -66,8 +67,8 @@ static int run_part(size_t i, struct error *err, json_t *out)
     double before = 0, after = 0;
     int rc = parts[i].no_gpu ? run_apart(i, out, err) : gpu_open(&g, err);
     if (rc == 0 && !parts[i].no_gpu) {
-        json_object_set_new(out, "device", json_string(g.device.name));
-        json_object_set_new(out, "emulated", json_boolean(g.emulated));
+        gpu_put(out, "device", json_string(g.device.name));
+        gpu_put(out, "emulated", json_boolean(g.emulated));
         rc = gpu_clock_mhz(&g, &before, err);
         if (rc == 0)
             rc = parts[i].run(&g, out, err);
@@ -76,14 +77,9 @@ static int run_part(size_t i, struct error *err, json_t *out)
         if (rc == 0)
             gpu_note_clock(&g, out, before, after);
     }
-    json_object_set_new(out, "ok", json_boolean(rc == 0));
-    if (rc < 0)
-        json_object_set_new(out, "error", json_string(err->text));
-    json_dumpf(out, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-    (void)puts("");
-    (void)fflush(stdout);
-    if (rc < 0)
-        (void)fprintf(stderr, "gpu_bench %s: %s\n", parts[i].name, err->text);
+    char program[32];
+    (void)snprintf(program, sizeof program, "gpu_bench %s", parts[i].name);
+    gpu_report_print(out, program, rc, err);
     if (rc == -ETIMEDOUT)
         _exit(1); /* a kernel still runs: waiting for it could take for ever */
     gpu_close(&g);
@@ -99,9 +95,8 @@ int main(int argc, char **argv)
             continue;
         struct error err = {0};
         json_t *out = json_pack("{s:s}", "part", parts[i].name);
-        int rc = run_part(i, &err, out);
-        json_decref(out);
-        return rc < 0;
+        gpu_report_open(out);
+        return run_part(i, &err, out) < 0;
     }
     (void)fprintf(stderr, "usage: gpu_bench PART\n");
     for (size_t i = 0; i < N_PARTS; i++)

@@ -55,8 +55,8 @@ static void put_device(json_t *out, const struct executor *x)
 {
     struct backend_info info;
     executor_info(x, &info);
-    json_object_set_new(out, "device", json_string(info.device));
-    json_object_set_new(out, "emulated", json_boolean(strstr(info.device, "emulator") != NULL));
+    gpu_put(out, "device", json_string(info.device));
+    gpu_put(out, "emulated", json_boolean(strstr(info.device, "emulator") != NULL));
 }
 
 /* ---- golden ---- */
@@ -132,9 +132,8 @@ static int judge(const struct golden *g, const char *kind, const float *cpu, con
     }
     for (size_t i = 0; i < (size_t)g->n_tokens * g->n_vocab; i++)
         n_unlike += memcmp(&cpu[i], &cuda[i], sizeof *cpu) != 0;
-    json_array_append_new(rows, json_pack("{s:s, s:s, s:i, s:f, s:f}", "model", g->name, "executor", kind,
-                                          "logits_unlike_cpu", (int)n_unlike, "worst_error", worst,
-                                          "mean_error", mean));
+    gpu_add(rows, json_pack("{s:s, s:s, s:i, s:f, s:f}", "model", g->name, "executor", kind,
+                            "logits_unlike_cpu", (int)n_unlike, "worst_error", worst, "mean_error", mean));
     if (n_unlike)
         return error_set(err, -EIO, "%s, %s: %u of %u logits differ from cpu's", g->name, kind, n_unlike,
                          g->n_tokens * g->n_vocab);
@@ -168,10 +167,9 @@ static void put_difference(json_t *report, const struct node_difference *d, cons
     json_t *inputs = json_array();
     node_difference_say(d, g, words, sizeof words);
     for (uint32_t i = 0; i < d->n_inputs; i++)
-        json_array_append_new(inputs,
-                              json_pack("{s:s, s:f, s:o}", "node", g->nodes[d->inputs[i].node].name, "factor",
-                                        (double)d->inputs[i].factor, "bits", bits_of(&d->inputs[i])));
-    json_object_set_new(report, "difference", json_pack("{s:s, s:o}", "says", words, "inputs", inputs));
+        gpu_add(inputs, json_pack("{s:s, s:f, s:o}", "node", g->nodes[d->inputs[i].node].name, "factor",
+                                  (double)d->inputs[i].factor, "bits", bits_of(&d->inputs[i])));
+    gpu_put(report, "difference", json_pack("{s:s, s:o}", "says", words, "inputs", inputs));
     (void)error_set(err, -EIO, "%.300s", words);
 }
 
@@ -202,7 +200,16 @@ static int locate(const struct golden *g, json_t *report, struct error *err)
     return rc;
 }
 
-static int check_golden(const char *directory, const char *name, json_t *out, json_t *rows, struct error *err)
+/* A device whose executor failed may be lost or still busy: nothing else runs on it in this process. */
+static int no_more(const char *what, const char *kind, const struct error *failed, struct error *err)
+{
+    (void)fprintf(stderr, "%s, %s: %s. Nothing else was run on this device\n", what, kind, failed->text);
+    return error_set(err, failed->code, "%s, %s: %.250s", what, kind, failed->text);
+}
+
+/* *lost: an executor of the device failed. */
+static int check_golden(const char *directory, const char *name, bool *lost, json_t *out, json_t *rows,
+                        struct error *err)
 {
     struct golden g;
     float *cpu = NULL;
@@ -212,9 +219,13 @@ static int check_golden(const char *directory, const char *name, json_t *out, js
     int rc = make_logits(&g, &cpu_backend, EXECUTOR_PERSISTENT, &cpu, out, err);
     for (size_t k = 0; rc == 0 && k < sizeof kinds / sizeof *kinds; k++) {
         float *cuda = NULL;
-        int one = make_logits(&g, &cuda_backend, kinds[k], &cuda, out, err);
-        if (one == 0)
-            one = judge(&g, kind_names[kinds[k]], cpu, cuda, rows, err);
+        struct error failed = {0};
+        if (make_logits(&g, &cuda_backend, kinds[k], &cuda, out, &failed) < 0) {
+            *lost = true;
+            rc = no_more(g.name, kind_names[kinds[k]], &failed, err);
+            break;
+        }
+        int one = judge(&g, kind_names[kinds[k]], cpu, cuda, rows, err);
         free(cuda);
         if (one < 0 && !json_object_get(out, "difference")) {
             struct error where = {0};
@@ -232,11 +243,12 @@ static int witness_golden(char **argv, json_t *out, struct error *err)
 {
     json_t *rows = json_array();
     int rc = 0;
-    json_object_set_new(out, "rows", rows);
-    for (size_t i = 0; i < GOLDEN_N_DATA; i++) {
+    gpu_put(out, "rows", rows);
+    bool lost = false;
+    for (size_t i = 0; i < GOLDEN_N_DATA && !lost; i++) {
         if (golden_is_cpu_only(golden_data_names[i]))
             continue;
-        int one = check_golden(argv[0], golden_data_names[i], out, rows, err);
+        int one = check_golden(argv[0], golden_data_names[i], &lost, out, rows, err);
         rc = rc ? rc : one;
     }
     return rc;
@@ -252,9 +264,8 @@ static int try_kind(const struct golden *g, enum executor_kind kind, const float
     int rc = make_logits(g, &cuda_backend, kind, &cuda, out, err);
     if (rc == 0)
         rc = judge(g, kind_names[kind], cpu, cuda, rows, err);
-    json_array_append_new(rows, json_pack("{s:s, s:f, s:s}", "executor", kind_names[kind], "seconds",
-                                          ((double)clock_ns() - begin) * 1e-9, "says",
-                                          rc == 0 ? "right" : err->text));
+    gpu_add(rows, json_pack("{s:s, s:f, s:s}", "executor", kind_names[kind], "seconds",
+                            ((double)clock_ns() - begin) * 1e-9, "says", rc == 0 ? "right" : err->text));
     free(cuda);
     return rc;
 }
@@ -268,7 +279,7 @@ static int witness_one(char **argv, enum executor_kind kind, json_t *out, struct
     float *cpu = NULL;
     uint32_t n = (uint32_t)atoi(argv[1]);
     json_t *rows = json_array();
-    json_object_set_new(out, "rows", rows);
+    gpu_put(out, "rows", rows);
     if (!n || !golden_open(&g, argv[0], golden_data_names[0]))
         return error_set(err, -ENOENT, "%s/%s.json cannot be read", argv[0], golden_data_names[0]);
     g.n_tokens = n < g.n_tokens ? n : g.n_tokens;
@@ -410,17 +421,17 @@ static int compare_executors(struct texts *t, const struct model *m, json_t *out
     size_t size = (size_t)t->n * t->n_tokens * sizeof *t->out;
     struct engine_token *want = malloc(size);
     json_t *rows = json_array();
-    json_object_set_new(out, "rows", rows);
+    gpu_put(out, "rows", rows);
     int rc = want ? write_texts(t, m, &cpu_backend, EXECUTOR_PERSISTENT, out, err) : -ENOMEM;
     if (rc == 0)
         memcpy(want, t->out, size);
     int first_error = rc;
     for (size_t k = 0; rc == 0 && k < sizeof kinds / sizeof *kinds; k++) {
-        int one = write_texts(t, m, &cuda_backend, kinds[k], out, err);
-        if (one == 0)
-            one = compare(t, want, kind_names[kinds[k]], err);
-        json_array_append_new(rows,
-                              json_pack("{s:s, s:b}", "executor", kind_names[kinds[k]], "equal", one == 0));
+        struct error failed = {0};
+        if (write_texts(t, m, &cuda_backend, kinds[k], out, &failed) < 0)
+            rc = no_more("texts", kind_names[kinds[k]], &failed, err);
+        int one = rc < 0 ? rc : compare(t, want, kind_names[kinds[k]], err);
+        gpu_add(rows, json_pack("{s:s, s:b}", "executor", kind_names[kinds[k]], "equal", one == 0));
         first_error = first_error ? first_error : one;
     }
     free(want);
@@ -453,7 +464,7 @@ static int witness_tokens(char **argv, const char *kv, json_t *out, struct error
         rc = error_set(err, -ENOMEM, "out of memory");
     for (size_t i = 0; rc == 0 && i < (size_t)t.n * MAX_PROMPT; i++)
         t.prompts[i] = (int32_t)(next(&random) % t.n_vocab);
-    json_object_set_new(out, "tokens", json_integer((json_int_t)t.n * t.n_tokens));
+    gpu_put(out, "tokens", json_integer((json_int_t)t.n * t.n_tokens));
     if (rc == 0)
         rc = compare_executors(&t, m, out, err);
     free(t.prompts);
@@ -482,6 +493,7 @@ int main(int argc, char **argv)
     json_t *out = json_object();
     struct gpu g;
     double before = 0, after = 0;
+    gpu_report_open(out);
     int rc = -EINVAL, clock = clock_begin(&g, &before);
     if (argc == 4 && strcmp(argv[1], "first") == 0)
         rc = witness_one(argv + 2, EXECUTOR_PERSISTENT, out, &err);
@@ -500,13 +512,6 @@ int main(int argc, char **argv)
         gpu_note_clock(&g, out, before, after);
     if (clock == 0 && rc == 0) /* after a failure the device may hang */
         gpu_close(&g);
-    json_object_set_new(out, "ok", json_boolean(rc == 0));
-    if (rc < 0) {
-        json_object_set_new(out, "error", json_string(err.text));
-        (void)fprintf(stderr, "gpu_witness: %s\n", err.text);
-    }
-    json_dumpf(out, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
-    (void)puts("");
-    json_decref(out);
+    gpu_report_print(out, "gpu_witness", rc, &err);
     return rc < 0;
 }

@@ -1,6 +1,7 @@
 #!/bin/sh
 # killed.sh DIR - kills check.sh on the emulated driver (HEARTH_LIBCUDA) at four moments and by two signals: every part that
-# had ended is in the report, and a program that survives SIGKILL does not hold up the parts after it. The programs are those of GPU_BIN.
+# had ended is in the report, a part that is stopped returns what it measured until then, and a program that survives
+# SIGKILL does not hold up the parts after it. The programs are those of GPU_BIN.
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 out=$1
@@ -65,6 +66,20 @@ for killed in KILL:1 TERM:2 KILL:3 TERM:4; do
 done
 # The last one was stopped within a part or right after it.
 [ ! -e "$out/TERM:4/parts/running" ] || grep -q '"result": "interrupted"' "$out/TERM:4/report.json" || fail "the stopped part is not named"
+
+# A part that is stopped prints the rows that it has. They come at moments that only the machine knows: each try is longer.
+for program in "gpu_bench attention" "gpu_witness golden $here/../data"; do
+    for tenths in 3 4 6 9 13 20 30 45 68 100 150 225 340 500 750; do
+        # shellcheck disable=SC2086 # several words
+        timeout -k 5 $((tenths / 10)).$((tenths % 10)) "$GPU_BIN"/$program >"$out/stopped.json" 2>"$out/log"
+        rc=$?
+        [ $rc = 124 ] || fail "$program is not stopped, but ends with $rc: $(tail -n 3 "$out/log")"
+        [ "$(tail -c 2 "$out/stopped.json")" = "}" ] || fail "$program, stopped after $tenths tenths of a second, prints no report"
+        grep -q '"error": "stopped before its end' "$out/stopped.json" || fail "$program does not say that it was stopped"
+        grep -qE '"(cache|model)":' "$out/stopped.json" && break
+    done
+    grep -qE '"(cache|model)":' "$out/stopped.json" || fail "$program returns no row when it is stopped"
+done
 
 # A part that no signal ends: a timeout(1) that never returns for it.
 mkdir "$out/stuck"

@@ -107,6 +107,13 @@ data=$here/data
 SIMT_FAULT=lost:3000 LD_LIBRARY_PATH="$here/lib" "$programs/gpu_witness" first "$data" 6 >"$out/hung.json" 2>"$out/log" && fail "a decoder that hangs passes"
 grep -q 'block 1, still there' "$out/log" && grep -q 'If part nodes passes' "$out/log" || { cat "$out/log"; fail "the block that hangs is not named"; }
 grep -q misuse "$out/log" && { cat "$out/log"; fail "a device that hangs is used again"; }
+# With several executors nothing more runs after one that fails.
+for what in "golden $data" "tokens $data/tiny-qwen3-s11-q4_k_m.gguf 1 4 1"; do
+    # shellcheck disable=SC2086 # several words
+    SIMT_FAULT=lost:3000 LD_LIBRARY_PATH="$here/lib" "$programs/gpu_witness" $what >"$out/hung.json" 2>"$out/log" && fail "$what: a decoder that hangs passes"
+    grep -q 'persistent: .*Nothing else was run on this device' "$out/log" || { cat "$out/log"; fail "$what: the executor that hangs is not named"; }
+    grep -qE '"(graph|eager)"' "$out/hung.json" && { cat "$out/hung.json"; fail "$what: a device that hangs is used again"; }
+done
 LD_LIBRARY_PATH="$here/lib" "$programs/gpu_witness" nodes "$data" 6 >"$out/nodes.json" 2>"$out/log" || { cat "$out/log"; fail "node by node something differs"; }
 SIMT_FAULT=launch:1 "$here/check.sh" "$out/refused" --first >"$out/log" 2>&1 && fail "a decoder that cannot be launched passes"
 grep -qE '^nodes +failed' "$out/log" || { cat "$out/log"; fail "a decoder that fails is not followed by its nodes"; }

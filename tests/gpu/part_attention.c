@@ -117,10 +117,10 @@ static int measure(struct attention *a, uint32_t n_slots, uint32_t n_tokens, enu
     struct kv_layout one = a->args.attend.layout;
     one.n_layers = 1;
     double bytes = (double)n_slots * n_tokens / KV_PAGE_TOKENS * (double)kv_page_size(&one);
-    json_array_append_new(
-        rows, json_pack("{s:s, s:i, s:i, s:i, s:o, s:o}", "cache", type_names[type], "tokens", (int)n_tokens,
-                        "rows", (int)n_slots, "layers", (int)a->args.attend.layout.n_layers, "us",
-                        gpu_figure(a->g, best * 1e6), "gbps", gpu_figure(a->g, bytes * 1e-9 / best)));
+    gpu_add(rows,
+            json_pack("{s:s, s:i, s:i, s:i, s:o, s:o}", "cache", type_names[type], "tokens", (int)n_tokens,
+                      "rows", (int)n_slots, "layers", (int)a->args.attend.layout.n_layers, "us",
+                      gpu_figure(a->g, best * 1e6), "gbps", gpu_figure(a->g, bytes * 1e-9 / best)));
     return 0;
 }
 
@@ -191,7 +191,7 @@ int part_attention(struct gpu *g, json_t *out, struct error *err)
                           .page_bytes_most = g->emulated ? (size_t)3 << 20 : (size_t)3 << 30,
                           .most_tokens = g->emulated ? 192 : 32768};
     json_t *rows = json_array();
-    json_object_set_new(out, "rows", rows);
+    gpu_put(out, "rows", rows);
     int rc = gpu_function(g, ptx_images, "attention", "attention", WORK_BYTES, &a.launch.function, err);
     if (rc == 0)
         rc = take_memory(&a, err);

@@ -199,6 +199,7 @@ static pid_t start_child(const char *name, unsigned limit_s, char *line, size_t 
         return -1;
     pid_t pid = fork();
     if (pid == 0) {
+        gpu_let_terminate();
         (void)dup2(pipe_ends[1], STDOUT_FILENO);
         (void)alarm(limit_s);
         execl("/proc/self/exe", "gpu_bench", "call", name, (char *)NULL);
@@ -234,7 +235,7 @@ static int make_calls(json_t *rows, struct error *err)
         json_object_set_new(row, "waits", ended && !emulated ? json_boolean(waited) : json_null());
         json_object_set_new(row, "result", ended ? json_integer(result) : json_null());
         json_object_set_new(row, "us", ended && !waited && !emulated ? json_real(us) : json_null());
-        json_array_append_new(rows, row);
+        gpu_add(rows, row);
         if (!ended)
             rc = error_set(err, -EIO, "%s: its process failed", calls[i].call);
     }
@@ -246,8 +247,8 @@ int part_calls(struct gpu *g, json_t *out, struct error *err)
     char line[8];
     json_t *rows = json_array();
     (void)g;
-    json_object_set_new(out, "rows", rows);
-    json_object_set_new(out, "all_wait_s", json_integer(LIMIT_S * (json_int_t)N_CALLS));
+    gpu_put(out, "rows", rows);
+    gpu_put(out, "all_wait_s", json_integer(LIMIT_S * (json_int_t)N_CALLS));
     pid_t holder = start_child("hold", 0, line, sizeof line);
     if (holder < 0 || line[0] != '\n')
         (void)error_set(err, -EIO, "the process that holds the device failed");

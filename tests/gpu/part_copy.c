@@ -149,13 +149,12 @@ int part_copy(struct gpu *g, json_t *out, struct error *err)
     if (rc < 0)
         return rc;
     double gigabytes = (double)c.bytes * 1e-9;
-    json_object_set_new(out, "bytes", json_integer((json_int_t)c.bytes));
-    json_object_set_new(out, "fill_gbps", gpu_figure(g, gigabytes / fill));
-    json_object_set_new(out, "read_gbps", gpu_figure(g, gigabytes / read));
-    json_object_set_new(out, "copy_gbps", gpu_figure(g, 2 * gigabytes / move));
-    json_object_set_new(out, "driver_copy_gbps",
-                        driver > 0 ? gpu_figure(g, 2 * gigabytes / driver) : json_null());
-    json_object_set_new(out, "to_device_gbps", gpu_figure(g, bus[0]));
-    json_object_set_new(out, "to_host_gbps", gpu_figure(g, bus[1]));
+    gpu_put(out, "bytes", json_integer((json_int_t)c.bytes));
+    gpu_put(out, "fill_gbps", gpu_figure(g, gigabytes / fill));
+    gpu_put(out, "read_gbps", gpu_figure(g, gigabytes / read));
+    gpu_put(out, "copy_gbps", gpu_figure(g, 2 * gigabytes / move));
+    gpu_put(out, "driver_copy_gbps", driver > 0 ? gpu_figure(g, 2 * gigabytes / driver) : json_null());
+    gpu_put(out, "to_device_gbps", gpu_figure(g, bus[0]));
+    gpu_put(out, "to_host_gbps", gpu_figure(g, bus[1]));
     return 0;
 }

@@ -33,10 +33,9 @@ static int put_kernel(struct gpu *g, void *module, const char *source, const cha
     if (rc == 0)
         rc = CUDA_TRY(&g->driver, err, cuFuncGetAttribute, &local, CUDA_FUNCTION_LOCAL, function);
     if (rc == 0)
-        json_array_append_new(rows, json_pack("{s:s, s:s, s:o, s:o, s:b, s:s}", "source", source, "kernel",
-                                              name, "registers", gpu_figure(g, registers), "local_bytes",
-                                              gpu_figure(g, local), "cubin", origin->is_cubin, "jit_reason",
-                                              origin->reason));
+        gpu_add(rows, json_pack("{s:s, s:s, s:o, s:o, s:b, s:s}", "source", source, "kernel", name,
+                                "registers", gpu_figure(g, registers), "local_bytes", gpu_figure(g, local),
+                                "cubin", origin->is_cubin, "jit_reason", origin->reason));
     return rc;
 }
 
@@ -76,16 +75,16 @@ int part_device(struct gpu *g, json_t *out, struct error *err)
 {
     const struct cuda_device *d = &g->device;
     json_t *kernels = json_array(), *benches = json_array();
-    json_object_set_new(out, "driver", json_integer(g->driver.version));
-    json_object_set_new(out, "capability", json_integer(d->sm));
-    json_object_set_new(out, "sms", json_integer(d->n_sms));
-    json_object_set_new(out, "shared_per_block", json_integer((json_int_t)d->shared_per_block));
-    json_object_set_new(out, "l2_bytes", json_integer((json_int_t)d->l2_bytes));
-    json_object_set_new(out, "memory_bytes", json_integer((json_int_t)d->memory_bytes));
-    json_object_set_new(out, "bus_gbps", gpu_figure(g, (double)d->bandwidth * 1e-9));
-    json_object_set_new(out, "time_limit", json_boolean(d->has_time_limit));
-    json_object_set_new(out, "kernels", kernels);
-    json_object_set_new(out, "bench_kernels", benches);
+    gpu_put(out, "driver", json_integer(g->driver.version));
+    gpu_put(out, "capability", json_integer(d->sm));
+    gpu_put(out, "sms", json_integer(d->n_sms));
+    gpu_put(out, "shared_per_block", json_integer((json_int_t)d->shared_per_block));
+    gpu_put(out, "l2_bytes", json_integer((json_int_t)d->l2_bytes));
+    gpu_put(out, "memory_bytes", json_integer((json_int_t)d->memory_bytes));
+    gpu_put(out, "bus_gbps", gpu_figure(g, (double)d->bandwidth * 1e-9));
+    gpu_put(out, "time_limit", json_boolean(d->has_time_limit));
+    gpu_put(out, "kernels", kernels);
+    gpu_put(out, "bench_kernels", benches);
     int rc = put_kernels(g, ptx_images, kernels, err);
     return rc < 0 ? rc : put_kernels(g, gpu_ptx_images, benches, err);
 }

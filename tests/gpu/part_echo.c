@@ -62,8 +62,8 @@ static int round_trips(struct echo *e, json_t *out, struct error *err)
         return rc;
     json_t *row = json_pack("{s:i}", "n", (int)n);
     put_percentiles(e, row, n);
-    json_object_set_new(out, "round_trip", row);
-    json_object_set_new(out, "poll_ns", gpu_figure(e->g, (double)polls[1] / (double)polls[0]));
+    gpu_put(out, "round_trip", row);
+    gpu_put(out, "poll_ns", gpu_figure(e->g, (double)polls[1] / (double)polls[0]));
     return 0;
 }
 
@@ -99,7 +99,7 @@ static int even_steps(struct echo *e, const char *what, bool polls, bool asks, j
         return rc;
     json_t *row = json_pack("{s:s, s:i}", "what", what, "n", (int)(n - warm));
     put_percentiles(e, row, n - warm);
-    return json_array_append_new(rows, row);
+    return gpu_add(rows, row);
 }
 
 static int set_up(struct echo *e, struct error *err)
@@ -126,7 +126,7 @@ int part_echo(struct gpu *g, json_t *out, struct error *err)
 {
     struct echo e = {.g = g};
     json_t *rows = json_array();
-    json_object_set_new(out, "steps", rows);
+    gpu_put(out, "steps", rows);
     int rc = set_up(&e, err);
     if (rc == 0)
         rc = gpu_warm(g, err);

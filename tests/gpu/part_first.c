@@ -124,8 +124,8 @@ static int try_steps(struct first *f, json_t *out, struct error *err)
         rc = steps(f, n, &median, err);
     if (rc == 0)
         rc = leave(f, FIRST_DRAIN, "drain", err);
-    json_object_set_new(out, "steps", json_integer(n));
-    json_object_set_new(out, "step_us", gpu_figure(f->g, median * 1e6));
+    gpu_put(out, "steps", json_integer(n));
+    gpu_put(out, "step_us", gpu_figure(f->g, median * 1e6));
     return rc;
 }
 
@@ -144,7 +144,7 @@ static int try_park(struct first *f, json_t *out, struct error *err)
     relaunch_s = ((double)clock_ns() - begin) * 1e-9;
     if (rc == 0)
         rc = leave(f, FIRST_DRAIN, "drain after a park", err);
-    json_object_set_new(out, "relaunch_to_answer_us", gpu_figure(f->g, relaunch_s * 1e6));
+    gpu_put(out, "relaunch_to_answer_us", gpu_figure(f->g, relaunch_s * 1e6));
     return rc;
 }
 
@@ -179,13 +179,13 @@ int part_first(struct gpu *g, json_t *out, struct error *err)
         rc = gpu_warm(g, err);
     if (rc == 0)
         rc = try_steps(&f, out, err);
-    json_object_set_new(out, "steps_right", json_boolean(rc == 0));
+    gpu_put(out, "steps_right", json_boolean(rc == 0));
     if (rc == 0)
         rc = try_park(&f, out, err);
-    json_object_set_new(out, "park_and_relaunch", json_boolean(rc == 0));
+    gpu_put(out, "park_and_relaunch", json_boolean(rc == 0));
     if (rc == 0)
         rc = try_abort(&f, err);
-    json_object_set_new(out, "abort_and_relaunch", json_boolean(rc == 0));
-    json_object_set_new(out, "launches", json_integer(f.args.launch));
+    gpu_put(out, "abort_and_relaunch", json_boolean(rc == 0));
+    gpu_put(out, "launches", json_integer(f.args.launch));
     return rc;
 }

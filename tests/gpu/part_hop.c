@@ -61,10 +61,10 @@ static int measure(struct hop *h, enum hop_mode mode, uint32_t n_crew, bool stre
     if (rc < 0)
         return rc;
     double n = (double)h->args.n_rounds * (chain ? h->launch.n_blocks : 1);
-    json_array_append_new(rows, json_pack("{s:s, s:i, s:i, s:b, s:o, s:o}", "what", mode_names[mode], "crew",
-                                          (int)n_crew, "blocks", (int)h->launch.n_blocks, "streams", streams,
-                                          "ns", gpu_figure(h->g, best * 1e9 / n), "beside_gbps",
-                                          gpu_figure(h->g, beside * 1e-9)));
+    gpu_add(rows,
+            json_pack("{s:s, s:i, s:i, s:b, s:o, s:o}", "what", mode_names[mode], "crew", (int)n_crew,
+                      "blocks", (int)h->launch.n_blocks, "streams", streams, "ns",
+                      gpu_figure(h->g, best * 1e9 / n), "beside_gbps", gpu_figure(h->g, beside * 1e-9)));
     return 0;
 }
 
@@ -87,7 +87,7 @@ int part_hop(struct gpu *g, json_t *out, struct error *err)
                     .counter_bytes = (3 * n + 1) * (size_t)GPU_LINE * 4,
                     .seen = calloc(2 * (size_t)n, sizeof *h.seen)};
     json_t *rows = json_array();
-    json_object_set_new(out, "rows", rows);
+    gpu_put(out, "rows", rows);
     h.launch = (struct gpu_launch){.n_blocks = n, .whole = true, .args = &h.args};
     h.args.n_words = words;
     int rc = h.seen ? 0 : error_set(err, -ENOMEM, "out of memory");

@@ -49,8 +49,7 @@ int part_idle(struct gpu *g, json_t *out, struct error *err)
                                 .args = &args};
     struct idle_host *host;
     json_t *rows = json_array(), *row = json_pack("{s:s}", "state", "no kernel");
-    json_object_set_new(out, "rows", rows);
-    json_array_append_new(rows, row);
+    gpu_put(out, "rows", rows);
     int rc = gpu_function(g, gpu_ptx_images, "idle", "gpu_idle", launch.shared_bytes, &launch.function, err);
     if (rc == 0)
         rc = gpu_pinned(g, &host, &args.host, sizeof *host, err);
@@ -60,12 +59,13 @@ int part_idle(struct gpu *g, json_t *out, struct error *err)
         rc = gpu_memory(g, &args.polls, 2 * sizeof(uint64_t), err);
     if (rc == 0)
         power_put(row);
+    gpu_add(rows, row);
     for (size_t i = 0; rc == 0 && i < sizeof states / sizeof *states; i++) {
         row = json_pack("{s:s}", "state", states[i].what);
-        json_array_append_new(rows, row);
         args.sleep_ns = states[i].sleep_ns;
         args.mirror_ns = states[i].mirror_ns;
         rc = measure(g, host, &launch, row, err);
+        gpu_add(rows, row);
     }
     return rc;
 }

@@ -131,7 +131,7 @@ static int measure(struct product_bench *b, const char *what, bool is_resident, 
     json_object_set_new(row, "us", gpu_figure(b->g, each * 1e6));
     json_object_set_new(row, "gbps", gpu_figure(b->g, (double)a->copy_bytes * 1e-9 / each));
     json_object_set_new(row, "tops", gpu_figure(b->g, 2e-12 * a->n * a->k * a->n_columns / each));
-    json_array_append_new(rows, row);
+    gpu_add(rows, row);
     return 0;
 }
 
@@ -180,7 +180,7 @@ int part_product(struct gpu *g, json_t *out, struct error *err)
            out_floats = small ? (size_t)most * 96 : (size_t)most * MOST_WIDE_ROWS;
     struct product_bench b = {.g = g, .bytes = small ? 1 << 20 : (size_t)1 << 30};
     json_t *rows = json_array();
-    json_object_set_new(out, "rows", rows);
+    gpu_put(out, "rows", rows);
     b.args.n_crew = small ? 64 : DECODER_MAX_CREW;
     int rc = gpu_function(g, gpu_ptx_images, "product_loop", "gpu_product", g->device.shared_per_block,
                           &b.function, err);

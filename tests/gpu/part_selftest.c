@@ -178,8 +178,8 @@ static int compare(const struct selftest *s, json_t *out, struct error *err)
     for (uint32_t i = 0; i < s->args.n_tiles; i++)
         wrong_mma += count_wrong(s->tiles + i * (size_t)SELFTEST_TILE_BYTES,
                                  s->answers + i * (size_t)SELFTEST_ANSWERS);
-    json_object_set_new(out, "mma_tiles", json_integer(s->args.n_tiles));
-    json_object_set_new(out, "mma_wrong", json_integer(wrong_mma));
+    gpu_put(out, "mma_tiles", json_integer(s->args.n_tiles));
+    gpu_put(out, "mma_wrong", json_integer(wrong_mma));
     if (wrong_mma)
         error_set(err, -EIO, "%u results of the mma instructions are wrong", wrong_mma);
     json_t *list = json_object();
@@ -198,8 +198,8 @@ static int compare(const struct selftest *s, json_t *out, struct error *err)
         json_object_set_new(list, float_names[k], json_integer(wrong));
         wrong_all += wrong;
     }
-    json_object_set_new(out, "inputs", json_integer(n));
-    json_object_set_new(out, "wrong", list);
+    gpu_put(out, "inputs", json_integer(n));
+    gpu_put(out, "wrong", list);
     return wrong_mma || wrong_all ? -EIO : 0;
 }
 

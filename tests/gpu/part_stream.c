@@ -91,7 +91,7 @@ static int measure(struct stream *s, const struct setting *set, json_t *rows, st
     }
     double gbps = (double)a.n_chunks * a.chunk_bytes * a.n_rounds * 1e-9 / best;
     s->best_gbps = gbps > s->best_gbps ? gbps : s->best_gbps;
-    json_array_append_new(
+    gpu_add(
         rows,
         json_pack("{s:s, s:i, s:i, s:i, s:o}", "mode", mode_names[set->mode], "stages", (int)set->n_stages,
                   "stage_bytes", (int)set->chunk_bytes, "burst_bytes",
@@ -142,14 +142,14 @@ int part_stream(struct gpu *g, json_t *out, struct error *err)
                        .bytes = g->emulated ? 128 << 10 : (size_t)1 << 30,
                        .n_crew = g->emulated ? 64 : DECODER_MAX_CREW};
     json_t *rows = json_array();
-    json_object_set_new(out, "rows", rows);
+    gpu_put(out, "rows", rows);
     int rc = set_up(&s, err);
     if (rc == 0)
         rc = gpu_warm(g, err);
     if (rc == 0)
         rc = measure_all(&s, rows, err);
     if (rc == 0)
-        json_object_set_new(out, "best_gbps", gpu_figure(g, s.best_gbps));
+        gpu_put(out, "best_gbps", gpu_figure(g, s.best_gbps));
     free(s.words);
     free(s.sums);
     return rc;
