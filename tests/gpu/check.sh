@@ -4,7 +4,7 @@
 # Runs from a folder that pack.sh made (bin/ lib/ models/ data/ beside this file), or with GPU_BIN naming the programs
 # of a build tree. Needs only the driver: no internet, nothing to install. Each part has its own time limit, so that one
 # that fails or hangs does not stop the others. Parts of kind `right` come before figures; exit code 0 only if they pass.
-# --first: the first minute on a new machine. --report: writes the report again from DIR/parts, of a run that was killed.
+# --first: the first two minutes on a new machine. --report: writes the report again from DIR/parts, of a run that was killed.
 # --plan: runs nothing, prints the seconds planned for each part, and fails if they are more than the budget.
 # HEARTH_LIBCUDA: another driver, for example the emulated one, which gives no figures. GPU_PATIENCE: factor for all time
 # limits. GPU_ARCHIVE: a file that has all of DIR, as tar and gzip make it, renewed after each part: for a machine that
@@ -40,7 +40,7 @@ if [ -z "${HEARTH_LIBCUDA:-}" ] && ! { /sbin/ldconfig -p || ldconfig -p; } 2>/de
     done
 fi
 
-# The environment of this folder's programs; other programs do not get their libraries.
+# The environment of this folder's programs, and of the vendor's tools that run them.
 path="$here/lib${libraries:+:$libraries}"
 [ -d "$here/lib" ] || path=$libraries
 own() {
@@ -66,8 +66,14 @@ mkdir "$work" || exit 2
 # shellcheck source=/dev/null
 . "$here/check_tools.sh"
 child=""
+smi_hangs="" # nvidia-smi did not answer, and is asked nothing more
 stop() {
-    [ -z "$child" ] || kill -s KILL -- "-$child" 2>/dev/null || kill -KILL "$child"
+    trap '' INT TERM HUP
+    if [ -n "$child" ]; then # it prints what it has measured, if it can
+        kill -s TERM -- "-$child" 2>/dev/null || kill -TERM "$child" 2>/dev/null
+        wait_for_child 2
+    fi
+    report # before the device is asked: it may not answer
     health after
     report
     exit 130
@@ -108,6 +114,17 @@ wait_for_child() {
         rc=$?
     fi
     child=""
+}
+
+# bounded SECONDS COMMAND...: runs a command that asks the driver, like a part: if it hangs there it is left behind. Its
+# output goes to a file, never to a pipe, which it would hold open.
+bounded() {
+    bounded_s=$1
+    shift
+    env timeout -k 2 "$bounded_s" "$@" &
+    child=$!
+    wait_for_child $((bounded_s + 4))
+    return $rc
 }
 
 # clock_after NAME PROGRAM: the clock of an SM behind a program that does not measure it, as $work/NAME.clock.json.
@@ -163,10 +180,15 @@ GPU_POWER=""
 if [ -n "$smi" ] && [ -z "${HEARTH_LIBCUDA:-}" ]; then
     for field in power.draw.instant power.draw; do
         GPU_POWER="$smi -i 0 --query-gpu=$field,clocks.sm --format=csv,noheader,nounits"
-        $GPU_POWER 2>/dev/null | grep -qE '^[0-9.]+, [0-9]+' && break
+        # shellcheck disable=SC2086 # several words
+        bounded 10 $GPU_POWER >"$work/watts" 2>/dev/null
+        case $rc in 124 | 137) smi_hangs=1 ;; esac
+        grep -qE '^[0-9.]+, [0-9]+' "$work/watts" && [ -z "$smi_hangs" ] && break
         GPU_POWER=""
+        [ -z "$smi_hangs" ] || break
     done
-    "$smi" --query-gpu=driver_version,name,memory.total,pstate,clocks.max.sm --format=csv,noheader >"$work/smi" 2>/dev/null
+    [ -n "$smi_hangs" ] ||
+        bounded 10 "$smi" --query-gpu=driver_version,name,memory.total,pstate,clocks.max.sm --format=csv,noheader >"$work/smi" 2>/dev/null
 fi
 export GPU_POWER
 

@@ -81,16 +81,23 @@ for program in "gpu_bench attention" "gpu_witness golden $here/../data"; do
     grep -qE '"(cache|model)":' "$out/stopped.json" || fail "$program returns no row when it is stopped"
 done
 
-# A part that no signal ends: a timeout(1) that never returns for it.
-mkdir "$out/stuck"
+# A part that no signal ends, and a tool: a timeout(1) that never returns for them.
+mkdir "$out/stuck" "$out/tools"
+cat >"$out/tools/nvidia-smi" <<'END'
+#!/bin/sh
+END
+chmod +x "$out/tools/nvidia-smi"
 cat >"$out/stuck/timeout" <<'END'
 #!/bin/sh
 case "$*" in
-*" echo") setsid sleep 60 & wait ;;
+*" echo" | *nvidia-smi*) setsid sleep 60 & wait ;;
 *) exec /usr/bin/timeout "$@" ;;
 esac
 END
 chmod +x "$out/stuck/timeout"
-PATH=$out/stuck:$PATH GPU_PATIENCE=1 GPU_BUDGET_S=120 "$here/check.sh" "$out/hung" --first >"$out/log" 2>&1
+PATH=$out/stuck:$PATH GPU_TOOLS=$out/tools GPU_PATIENCE=1 GPU_BUDGET_S=120 "$here/check.sh" "$out/hung" --first >"$out/log" 2>&1
 grep -qE '^echo +timeout' "$out/log" || fail "the part that hangs is not named: $(cat "$out/log")"
 grep -qE '^stream +ok' "$out/log" || fail "a part that hangs stops the others: $(cat "$out/log")"
+for moment in before after; do
+    grep -q "^- $moment: nvidia-smi does not answer" "$out/hung/report.md" || fail "the tool that hangs $moment the parts is not named: $(cat "$out/hung/report.md")"
+done

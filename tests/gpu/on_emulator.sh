@@ -120,6 +120,16 @@ grep -qE '^nodes +failed' "$out/log" || { cat "$out/log"; fail "a decoder that f
 # A kernel that dies while its answer is awaited: the driver's words, at once.
 SIMT_FAULT=step:2000 LD_LIBRARY_PATH="$here/lib" "$programs/gpu_bench" first >"$out/died.json" 2>"$out/log" && fail "a kernel that dies passes"
 grep -q '^gpu_bench first: step [0-9]* got no answer: cuStreamQuery: CUDA_ERROR_ILLEGAL_ADDRESS' "$out/log" || { cat "$out/log"; fail "the driver's words are not there"; }
+# The vendor's tools where there are none: their parts are named, not silent.
+mkdir -p "$out/none"
+# shellcheck disable=SC2016,SC2034 # for the inner shell
+named=$(here=$here out=$out/none data=$data bin=$programs GPU_TOOLS=$out/none sh -c 'work=$out plan=""
+    . "$here/check_tools.sh"
+    note() { printf "%s " "$1=$3"; }
+    check_tools')
+[ "$named" = "sanitizer-memcheck=left-out sanitizer-racecheck=left-out sanitizer-synccheck=left-out ncu=left-out " ] ||
+    fail "tools that are not installed are not named: $named"
+grep -q 'ncu is not installed' "$out/none/ncu.err" || fail "the missing ncu has no reason"
 # With no time left every part is left out and named, and the check must fail.
 if GPU_PATIENCE=1 GPU_BUDGET_S=1 "$here/check.sh" "$out/late" --first >"$out/log" 2>&1; then
     fail "a check without time passes"
