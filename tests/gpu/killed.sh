@@ -42,6 +42,7 @@ chmod +x "$out/slow/timeout"
 for killed in KILL:1 TERM:2 KILL:3 TERM:4; do
     signal=${killed%:*}
     folder=$out/$killed
+    : >"$out/log" # what the last check printed is not this one's
     PATH=$out/slow:$PATH setsid "$here/check.sh" "$folder" --first >"$out/log" 2>&1 &
     check=$!
     tries=0
