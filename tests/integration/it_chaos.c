@@ -10,7 +10,10 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
 
 #define STREAM(rest) "{\"prompt\":\"Once\",\"ignore_eos\":true,\"stream\":true" rest "}"
 
@@ -289,4 +292,55 @@ Test(chaos, a_close_that_takes_long_is_no_request_that_does_not_end)
         cr_assert(strstr(log, "bye") && !strstr(log, "did not finish in time"), "%s", log);
         free(log);
     }
+}
+
+/* The service manager's socket. */
+static int open_manager(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct timeval patience = {.tv_sec = 60};
+    int n = snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "hearth-it-chaos-%d", getpid());
+    char name[64];
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    cr_assert_eq(
+        bind(fd, (struct sockaddr *)&address, (socklen_t)(sizeof address.sun_family + 1 + (size_t)n)), 0);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
+    snprintf(name, sizeof name, "@hearth-it-chaos-%d", getpid());
+    setenv("NOTIFY_SOCKET", name, 1);
+    return fd;
+}
+
+/* Waits for a message that begins so; older ones are passed over. */
+static void expect_message(int manager, const char *begin)
+{
+    char text[2048] = "";
+    while (strncmp(text, begin, strlen(begin)) != 0) {
+        ssize_t n = recv(manager, text, sizeof text - 1, 0);
+        cr_assert_gt(n, 0, "no message \"%s\" came", begin);
+        text[n] = '\0';
+    }
+}
+
+/* Each page that a slow disk takes is a reason to wait on. */
+Test(chaos, closing_asks_for_time_as_long_as_pages_are_written)
+{
+    char *dir = temporary_dir(), *prompt = long_prompt("word ", 600, ",\"max_tokens\":1");
+    int manager = open_manager();
+    starved_start((const char *[]){"--prefix-cache-dir", dir, NULL});
+    starve->pages_wait = true;
+    json_decref(generate(prompt));
+    free(prompt);
+    kill(daemon_.pid, SIGTERM);
+    expect_message(manager, "STOPPING=1");
+    for (int i = 0; i < 4; i++) {
+        expect_message(manager, "EXTEND_TIMEOUT_USEC=");
+        starve->n_pages_may++;
+    }
+    starve->pages_wait = false;
+    cr_assert_eq(daemon_end(0), 0);
+    char *log = daemon_read_log();
+    cr_assert(strstr(log, "bye") && !strstr(log, "got nowhere"), "%s", log);
+    free(log);
+    close(manager);
+    temporary_dir_remove(dir);
 }

@@ -126,6 +126,22 @@ char *__wrap_realpath(const char *restrict path, char *restrict out)
     return __real_realpath(path, out);
 }
 
+struct prefix_file;
+struct error;
+int __real_prefix_file_write(int dir, const struct prefix_file *f, uint64_t serial, uint64_t stamp_ns,
+                             struct error *err);
+
+/* As slow as a disk can be. One thread writes pages. */
+int __wrap_prefix_file_write(int dir, const struct prefix_file *f, uint64_t serial, uint64_t stamp_ns,
+                             struct error *err)
+{
+    while (starve && atomic_load(&starve->pages_wait) && atomic_load(&starve->n_pages_may) <= 0)
+        usleep(1000);
+    if (starve)
+        atomic_fetch_sub(&starve->n_pages_may, 1);
+    return __real_prefix_file_write(dir, f, serial, stamp_ns, err);
+}
+
 /* The day's time jumps, the monotonic clock only where an engine takes long to close. */
 EXPORTED int clock_gettime(clockid_t id, struct timespec *t)
 {

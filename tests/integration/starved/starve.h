@@ -21,6 +21,8 @@ struct starve {
     _Atomic long close_takes_s; /* how long closing an engine takes by CLOCK_MONOTONIC; no time passes */
     atomic_bool paths_hang;     /* realpath() returns when this is false again */
     _Atomic long n_paths_hung;
-    _Atomic long n_held;   /* pieces of ours that have not been freed */
-    atomic_bool all_later; /* all after it fail too */
+    atomic_bool pages_wait;   /* a page of the prefix cache is written once it may */
+    _Atomic long n_pages_may; /* so many, as long as pages wait */
+    _Atomic long n_held;      /* pieces of ours that have not been freed */
+    atomic_bool all_later;    /* all after it fail too */
 };
