@@ -1,6 +1,7 @@
 /* cpu_backend.c - the table of the cpu backend: open, load, the ring of steps, info.
  */
 #include "base/clock.h"
+#include "base/cpu_name.h"
 #include "cpu_decoder.h"
 #include "reference.h"
 #include "turn.h"
@@ -10,9 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 /* Members count pieces without reading the clock, which would cost more. A count that has changed since the
  * last call sets the heartbeat to now: its readers look about every second. */
@@ -25,26 +23,6 @@ static uint64_t last_beat(struct decoder *d)
 }
 
 /* --- open, load and close --- */
-
-static void read_device_name(char *name, size_t size)
-{
-    snprintf(name, size, "CPU");
-#if defined(__x86_64__)
-    unsigned words[12] = {0}, top, b, c, d;
-    if (!__get_cpuid(0x80000000u, &top, &b, &c, &d) || top < 0x80000004u)
-        return;
-    for (unsigned i = 0; i < 3; i++)
-        __get_cpuid(0x80000002u + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2], &words[4 * i + 3]);
-    char text[sizeof words + 1] = {0};
-    memcpy(text, words, sizeof words);
-    const char *start = text + strspn(text, " ");
-    size_t len = strlen(start);
-    while (len && start[len - 1] == ' ')
-        len--;
-    if (len)
-        snprintf(name, size, "%.*s", (int)len, start);
-#endif
-}
 
 static void cpu_close(struct backend *be)
 {
@@ -95,7 +73,7 @@ static int cpu_open(struct backend **out, const struct backend_config *cfg, stru
     d->cfg.steps_in_flight = cfg->steps_in_flight ? cfg->steps_in_flight : DECODER_RING;
     d->kernels = matmul_find(isa);
     d->ops = ops_find(d->kernels->name);
-    read_device_name(d->device, sizeof d->device);
+    cpu_name(d->device, sizeof d->device);
     rc = take_ring(d, err);
     if (rc == 0)
         rc = team_open(&d->team, cfg->arithmetic == BACKEND_EXACT ? 1 : cfg->n_threads, err);

@@ -7,6 +7,7 @@
  *   kernels 1 avx512vnni 1.000            least number of columns, table, gain
  *   Q4_K 1 built t1 8704 1.120 31.5       type, least number of columns, shape, hint, distance, gain, GB/s
  */
+#include "base/cpu_name.h"
 #include "gguf/quant.h"
 #include "matmul/matmul_pack.h"
 #include "tuning.h"
@@ -24,17 +25,11 @@
 
 void tuning_cpu(char *text, size_t size)
 {
-    snprintf(text, size, "CPU");
+    char name[64];
+    cpu_name(name, sizeof name);
+    snprintf(text, size, "%s", name);
 #if defined(__x86_64__)
-    unsigned words[13] = {0}, a, b, c, d;
-    for (unsigned i = 0; i < 3; i++)
-        __get_cpuid(0x80000002u + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2], &words[4 * i + 3]);
-    char name[sizeof words];
-    memcpy(name, words, sizeof words);
-    const char *start = name + strspn(name, " ");
-    size_t len = strlen(start);
-    while (len && start[len - 1] == ' ')
-        len--;
+    unsigned a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d))
         return;
     unsigned family = a >> 8 & 15, model = a >> 4 & 15;
@@ -42,7 +37,7 @@ void tuning_cpu(char *text, size_t size)
         model |= a >> 12 & 0xf0;
     if (family == 15)
         family += a >> 20 & 0xff;
-    snprintf(text, size, "%.*s, family %u model %u stepping %u", (int)len, start, family, model, a & 15);
+    snprintf(text, size, "%s, family %u model %u stepping %u", name, family, model, a & 15);
 #endif
 }
 
