@@ -296,6 +296,11 @@ uint64_t generation_waiting_tokens(const struct generator *s, const struct serve
 bool generation_is_queued(const struct generation *g);
 /* 0 while queue_tokens and body_memory have room for what it takes, else -EAGAIN with the words. */
 int generation_check_room(const struct generation *g, struct error *words);
+/* Ends a preparation that exceeds what the current thread allows: -1. */
+int generation_exceeded(struct generation *g);
+/* Returns the limit that holds for it: its own, else the configuration's, within its limits. 0: none. */
+uint64_t generation_timeout_ms(const struct generation *g);
+uint64_t generation_queue_timeout_ms(const struct generation *g);
 /* Bytes that it takes of body_memory, beside its grammar, from its submission until its reply is taken. */
 size_t generation_memory(const struct generation *g);
 /* Answers with a 500 (or an error event) now, without waiting for the engine to let go. */
@@ -313,11 +318,6 @@ void generation_defaults(struct params *p);
 void generation_prepare(struct request *r);
 /* Most template operations on the current thread; 0: the template's own limit. */
 unsigned generation_operations(const struct generation *g);
-/* Ends a preparation that exceeds what the current thread allows: -1. */
-int generation_exceeded(struct generation *g);
-/* Returns the limit that holds for it: its own, else the configuration's, within its limits. 0: none. */
-uint64_t generation_timeout_ms(const struct generation *g);
-uint64_t generation_queue_timeout_ms(const struct generation *g);
 /* Encodes text into p.ids (appending), refusing what cannot fit the context. */
 int generation_encode(struct generation *g, const char *text, size_t len, struct tokenizer_flags flags,
                       struct api_error *err);

@@ -1,5 +1,5 @@
-/* generation_limits.c - the shares of queue_tokens and body_memory that a generation takes, and whether they
- * are free. Thread: loop. */
+/* generation_limits.c - the limits that a generation runs into: its shares of queue_tokens and body_memory,
+ * its times, the work that a thread allows its preparation. Thread: loop; the last two also the pool. */
 #include "generation.h"
 
 #include <errno.h>
@@ -128,4 +128,25 @@ int generation_check_room(const struct generation *g, struct error *words)
 size_t generation_memory(const struct generation *g)
 {
     return promised(g) + kept(g);
+}
+
+/* A timeout that is given is within max_timeout_ms: check_limits(). */
+uint64_t generation_timeout_ms(const struct generation *g)
+{
+    const struct config *cfg = g->server->cfg;
+    uint32_t max = g->request->admin ? 0 : cfg->max_timeout_ms;
+    if (g->p.has_timeout_ms)
+        return g->p.timeout_ms;
+    return max && (!cfg->timeout_ms || cfg->timeout_ms > max) ? max : cfg->timeout_ms;
+}
+
+uint64_t generation_queue_timeout_ms(const struct generation *g)
+{
+    return g->p.has_queue_timeout_ms ? g->p.queue_timeout_ms : g->server->cfg->queue_timeout_ms;
+}
+
+int generation_exceeded(struct generation *g)
+{
+    g->exceeded = true;
+    return -1;
 }

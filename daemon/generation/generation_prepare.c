@@ -27,12 +27,6 @@ unsigned generation_operations(const struct generation *g)
     return limits_of[g->effort].operations;
 }
 
-int generation_exceeded(struct generation *g)
-{
-    g->exceeded = true;
-    return -1;
-}
-
 void generation_defaults(struct params *p)
 {
     *p = (struct params){
@@ -237,21 +231,6 @@ static int fit_context(struct generation *g, struct api_error *err)
 static uint64_t deadline(const struct request *r, uint64_t ms)
 {
     return ms ? r->accepted_ns + ms * MS : 0;
-}
-
-/* A timeout that is given is within max_timeout_ms: check_limits(). */
-uint64_t generation_timeout_ms(const struct generation *g)
-{
-    const struct config *cfg = g->server->cfg;
-    uint32_t max = g->request->admin ? 0 : cfg->max_timeout_ms;
-    if (g->p.has_timeout_ms)
-        return g->p.timeout_ms;
-    return max && (!cfg->timeout_ms || cfg->timeout_ms > max) ? max : cfg->timeout_ms;
-}
-
-uint64_t generation_queue_timeout_ms(const struct generation *g)
-{
-    return g->p.has_queue_timeout_ms ? g->p.queue_timeout_ms : g->server->cfg->queue_timeout_ms;
 }
 
 static void fill_request(struct choice *c)
