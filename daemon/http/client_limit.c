@@ -8,50 +8,65 @@
 struct client {
     uint64_t id;
     uint32_t n;
-    struct client *next;
+    LIST_ENTRY(client) link;
 };
 
-static struct client **find(struct clients *c, uint64_t id)
+static struct client_list *bucket_of(struct clients *c, uint64_t id)
 {
-    struct client **at = &c->buckets[(id ^ id >> 32) % BUCKETS];
-    while (*at && (*at)->id != id)
-        at = &(*at)->next;
-    return at;
+    return &c->buckets[(id ^ id >> 32) % BUCKETS];
+}
+
+static struct client *find(struct clients *c, uint64_t id)
+{
+    struct client *at;
+    LIST_FOREACH(at, bucket_of(c, id), link)
+        if (at->id == id)
+            return at;
+    return NULL;
+}
+
+static struct client *add(struct clients *c, uint64_t id)
+{
+    struct client *new = calloc(1, sizeof *new);
+    if (!new)
+        return NULL;
+    new->id = id;
+    LIST_INSERT_HEAD(bucket_of(c, id), new, link);
+    c->n++;
+    return new;
 }
 
 enum client_entry clients_enter(struct clients *c, uint64_t id, uint32_t limit)
 {
-    if (!c->buckets && !(c->buckets = calloc(BUCKETS, sizeof(struct client *))))
+    if (!c->buckets && !(c->buckets = calloc(BUCKETS, sizeof *c->buckets)))
         return CLIENT_UNCOUNTED;
-    struct client **at = find(c, id);
-    if (*at && (*at)->n >= limit)
+    struct client *client = find(c, id);
+    if (client && client->n >= limit)
         return CLIENT_REFUSED;
-    if (!*at && !(*at = calloc(1, sizeof **at)))
+    if (!client && !(client = add(c, id)))
         return CLIENT_UNCOUNTED;
-    c->n += (*at)->n == 0;
-    (*at)->id = id;
-    (*at)->n++;
+    client->n++;
     return CLIENT_COUNTED;
 }
 
 void clients_leave(struct clients *c, uint64_t id)
 {
-    struct client **at = c->buckets ? find(c, id) : NULL;
-    if (!at || !*at || --(*at)->n)
+    struct client *client = c->buckets ? find(c, id) : NULL;
+    if (!client || --client->n)
         return;
     assert(c->n > 0);
-    struct client *gone = *at;
-    *at = gone->next;
-    free(gone);
+    LIST_REMOVE(client, link);
+    free(client);
     c->n--;
 }
 
 void clients_free(struct clients *c)
 {
     for (int i = 0; c->buckets && i < BUCKETS; i++)
-        for (struct client *next, *at = c->buckets[i]; at; at = next) {
-            next = at->next;
-            free(at);
+        while (!LIST_EMPTY(&c->buckets[i])) {
+            struct client *gone = LIST_FIRST(&c->buckets[i]);
+            LIST_REMOVE(gone, link);
+            free(gone);
         }
     free(c->buckets);
     *c = (struct clients){0};

@@ -2,11 +2,13 @@
  * with a request are remembered. Thread: loop. */
 #pragma once
 #include <stdint.h>
+#include <sys/queue.h>
 
 struct client;
+LIST_HEAD(client_list, client);
 struct clients {
-    struct client **buckets; /* of a chained hash table; NULL: no client yet */
-    uint32_t n;              /* clients with requests; for tests: none must stay */
+    struct client_list *buckets; /* of a chained hash table; NULL: no client yet */
+    uint32_t n;                  /* clients with requests; for tests: none must stay */
 };
 
 enum client_entry {

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/queue.h>
 #include <unistd.h>
 
 #define HUGE_PAGE ((size_t)2 << 20)
@@ -42,11 +43,12 @@ int memory_take(struct memory_block *b, size_t size, const char *what, struct er
 #define PAGE_HELD  (UINT64_C(3) << 62) /* of an entry of pagemap: the page is in memory or swapped out */
 #define PAGES_READ 4096
 
-static struct promise {
+struct promise {
     const uint8_t *data;
     size_t size;
-    struct promise *next;
-} * promises;
+    LIST_ENTRY(promise) link;
+};
+static LIST_HEAD(promises, promise) promises = LIST_HEAD_INITIALIZER(promises);
 static pthread_mutex_t promises_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void memory_promise(const struct memory_block *b)
@@ -55,20 +57,20 @@ void memory_promise(const struct memory_block *b)
     if (!p)
         return;
     pthread_mutex_lock(&promises_lock);
-    *p = (struct promise){.data = b->data, .size = b->size, .next = promises};
-    promises = p;
+    *p = (struct promise){.data = b->data, .size = b->size};
+    LIST_INSERT_HEAD(&promises, p, link);
     pthread_mutex_unlock(&promises_lock);
 }
 
 static void forget(const struct memory_block *b)
 {
     pthread_mutex_lock(&promises_lock);
-    struct promise **at = &promises;
-    while (*at && (*at)->data != b->data)
-        at = &(*at)->next;
-    struct promise *p = *at;
+    struct promise *p;
+    LIST_FOREACH(p, &promises, link)
+        if (p->data == b->data)
+            break;
     if (p)
-        *at = p->next;
+        LIST_REMOVE(p, link);
     pthread_mutex_unlock(&promises_lock);
     free(p);
 }
@@ -108,7 +110,8 @@ uint64_t memory_promised(void)
     uint64_t sum = 0;
     int pagemap = kept_pagemap >= 0 ? kept_pagemap : open_pagemap();
     pthread_mutex_lock(&promises_lock);
-    for (const struct promise *p = promises; p; p = p->next)
+    const struct promise *p;
+    LIST_FOREACH(p, &promises, link)
         sum += untouched(pagemap, p);
     pthread_mutex_unlock(&promises_lock);
     if (pagemap >= 0 && pagemap != kept_pagemap)
