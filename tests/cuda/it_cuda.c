@@ -2,6 +2,7 @@
  * parks and comes back, and what happens when the device fails. */
 #include "integration/admin.h"
 #include "integration/process.h"
+#include "support/listen.h"
 #include "abi/device_abi.h"
 
 #include <dirent.h>
@@ -606,20 +607,6 @@ Test(cuda_fault, a_grid_that_dies_idle_ends_the_process_too)
 
 /* ---- its place in a service ---- */
 
-/* A listening socket as a socket unit makes it. */
-static int listener(uint16_t *port)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t length = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    cr_assert_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    cr_assert_eq(listen(fd, 64), 0);
-    getsockname(fd, (struct sockaddr *)&address, &length);
-    *port = ntohs(address.sin_port);
-    return fd;
-}
-
 /* A life of the service on its socket; ready. */
 static void begin_life(struct process *p, int listen_fd, uint16_t port, const char *const *env)
 {
@@ -649,7 +636,7 @@ Test(cuda_fault, the_socket_outlives_the_process_and_the_next_one_serves_who_cam
     static char reply[1 << 16];
     char when[96];
     uint16_t port;
-    int fd = listener(&port);
+    int fd = listen_loopback(&port);
     fault_prepare("step");
     snprintf(when, sizeof when, "SIMT_FAULT_WHEN=%s", fault_now);
     begin_life(&p, fd, port, (const char *[]){"SIMT_FAULT=step", when, NULL});

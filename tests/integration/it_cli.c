@@ -1,6 +1,7 @@
 /* The command line from outside: exit codes, words, signals. */
 #include "process.h"
 #include "slow.h"
+#include "support/listen.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -357,15 +358,10 @@ Test(cli, output_that_cannot_be_written_is_told_and_is_1)
 
 Test(cli, a_port_in_use_is_8_and_says_whom_to_ask)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t length = sizeof address;
     char port[8], question[64];
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    cr_assert_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    cr_assert_eq(listen(fd, 1), 0);
-    getsockname(fd, (struct sockaddr *)&address, &length);
-    snprintf(port, sizeof port, "%u", ntohs(address.sin_port));
+    uint16_t taken;
+    int fd = listen_loopback(&taken);
+    snprintf(port, sizeof port, "%u", taken);
     cr_assert_eq(PROCESS_RUN(&p, "serve", "--port", port, "--model", PROCESS_MODEL), 8);
     snprintf(question, sizeof question, "ss -ltnp 'sport = :%s'", port);
     expect_in(p.stderr_text, question);

@@ -1,6 +1,7 @@
 /* The commands beside serve, from outside: run, bench, stats, and what each says of itself. */
 #include "process.h"
 #include "slow.h"
+#include "support/listen.h"
 
 #include <criterion/criterion.h>
 #include <arpa/inet.h>
@@ -499,16 +500,12 @@ Test(commands, a_port_that_is_any_is_no_place_to_ask)
 static const char *asked(uint32_t address, const char *host, const char *key_file)
 {
     static char text[4096], command[256];
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(address)};
-    socklen_t size = sizeof at;
     size_t n = 0;
+    uint16_t port;
+    int fd = listen_at(address, &port);
     text[0] = '\0';
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    cr_assert_eq(bind(fd, (const struct sockaddr *)&at, size), 0);
-    cr_assert_eq(listen(fd, 1), 0);
-    cr_assert_eq(getsockname(fd, (struct sockaddr *)&at, &size), 0);
     snprintf(command, sizeof command, "HEARTH_API_KEYS_FILE=%s " HEARTHD_BINARY " ps http://%s:%u 2>&1",
-             key_file, host, ntohs(at.sin_port));
+             key_file, host, port);
     FILE *f = popen(command, "r");
     cr_assert(f);
     int peer = accept(fd, NULL, NULL);

@@ -1,5 +1,6 @@
 /* Health, figures, and the life of the daemon as a client and a service manager see it. */
 #include "harness.h"
+#include "support/listen.h"
 
 #include <libgen.h>
 #include <sys/un.h>
@@ -226,14 +227,9 @@ Test(life, a_unix_socket_of_another_process_stays)
 Test(life, an_address_in_use_is_exit_code_8)
 {
     char port[8];
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in addr = {.sin_family = AF_INET};
-    socklen_t len = sizeof addr;
-    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    cr_assert_eq(bind(fd, (struct sockaddr *)&addr, sizeof addr), 0);
-    cr_assert_eq(listen(fd, 1), 0);
-    getsockname(fd, (struct sockaddr *)&addr, &len);
-    snprintf(port, sizeof port, "%u", ntohs(addr.sin_port));
+    uint16_t taken;
+    int fd = listen_loopback(&taken);
+    snprintf(port, sizeof port, "%u", taken);
     daemon_spawn((const char *[]){"--port", port, NULL});
     cr_assert_eq(daemon_end(0), 8);
     close(fd);

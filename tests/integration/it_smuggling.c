@@ -3,6 +3,7 @@
  * where both must have seen the same requests. In each a second request, GET /smuggled, stands where the
  * first may end. */
 #include "harness.h"
+#include "support/listen.h"
 
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -189,13 +190,9 @@ DAEMON_TEST(smuggling, endless_chunk_extensions_are_cut, "--body-timeout-ms", "1
 
 static uint16_t free_port(void)
 {
-    struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t len = sizeof addr;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    cr_assert_eq(bind(fd, (struct sockaddr *)&addr, len), 0);
-    getsockname(fd, (struct sockaddr *)&addr, &len);
-    close(fd);
-    return ntohs(addr.sin_port);
+    uint16_t port;
+    close(listen_loopback(&port));
+    return port;
 }
 
 /* The shipped configuration, with one server and our ports. */

@@ -3,6 +3,7 @@
 #include "process.h"
 #include "slow.h"
 #include "support/http_client.h"
+#include "support/listen.h"
 #include "support/temporary_dir.h"
 
 #include <arpa/inet.h>
@@ -68,26 +69,6 @@ static uint16_t start_notified(const char *const *args)
 {
     const char *const env[] = {notify_variable, NULL};
     return process_serve(&p, &(struct process_start){.args = args, .env = env});
-}
-
-/* A listening socket as a socket unit makes it. */
-static int listener_at(in_addr_t where, uint16_t *port)
-{
-    struct sockaddr_in address = {.sin_family = AF_INET};
-    socklen_t length = sizeof address;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-
-    address.sin_addr.s_addr = htonl(where);
-    cr_assert_eq(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    cr_assert_eq(listen(fd, 64), 0);
-    getsockname(fd, (struct sockaddr *)&address, &length);
-    *port = ntohs(address.sin_port);
-    return fd;
-}
-
-static int listener(uint16_t *port)
-{
-    return listener_at(INADDR_LOOPBACK, port);
 }
 
 Test(systemd, loading_is_a_status_and_asks_for_time)
@@ -310,7 +291,7 @@ Test(systemd, an_inherited_socket_replaces_host_and_port)
     const char *const env[] = {notify_variable, NULL};
     char reply[4096];
     uint16_t port;
-    int fd = listener(&port);
+    int fd = listen_loopback(&port);
     process_start(&p, &(struct process_start){.args = args, .env = env, .listen_fd = fd});
     notified("READY=1");
     process_expect(&p, "1 socket from the service manager replaces host, port and unix_socket");
@@ -325,7 +306,7 @@ Test(systemd, an_inherited_socket_that_all_can_reach_without_keys_or_tls_is_warn
     const char *const env[] = {notify_variable, NULL};
     char reply[4096];
     uint16_t port;
-    int fd = listener_at(INADDR_ANY, &port);
+    int fd = listen_at(INADDR_ANY, &port);
     process_start(&p, &(struct process_start){.args = args, .env = env, .listen_fd = fd});
     notified("READY=1");
     process_expect(&p, "nothing listens on tls_port 30443");
@@ -344,7 +325,7 @@ Test(systemd, a_connection_made_while_draining_waits_for_the_next_process)
     const char *const env[] = {notify_variable, NULL};
     static char reply[1 << 16];
     uint16_t port;
-    int fd = listener(&port);
+    int fd = listen_loopback(&port);
     const struct process_start start = {.args = args, .env = env, .listen_fd = fd};
     process_start(&p, &start);
     notified("READY=1");

@@ -1,6 +1,9 @@
 /* The HTTP side over an engine of the test's own: what a client gets for every way a generation can end, and
  * what no well-behaved client sends. */
+#include "support/listen.h"
 #include "support/server_driver.h"
+
+#include <fcntl.h>
 
 /* --- replies --- */
 
@@ -596,15 +599,6 @@ SERVER_TEST(state, a_decoder_that_hangs_is_stalled_until_the_end)
     free(expect_error(r, 503, "stalled"));
 }
 
-static int listen_anywhere(void)
-{
-    struct sockaddr_in addr = {.sin_family = AF_INET};
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    addr.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    cr_assert(fd > 0 && bind(fd, (struct sockaddr *)&addr, sizeof addr) == 0 && listen(fd, 16) == 0);
-    return fd;
-}
-
 static void ask_and_drain(void)
 {
     client_request(f.client, "GET", "/health", "", NULL); /* served while the socket is quiesced */
@@ -615,7 +609,8 @@ static void ask_and_drain(void)
 Test(state, a_drain_is_never_done_before_its_call_returns)
 {
     struct reply r;
-    f.inherited = listen_anywhere();
+    f.inherited = listen_loopback(NULL);
+    fcntl(f.inherited, F_SETFL, O_NONBLOCK);
     start_keys(NULL);
     f.client = client_connect(f.port);
     client_request(f.client, "GET", "/health", "", NULL);
