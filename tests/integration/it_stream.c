@@ -161,13 +161,25 @@ DAEMON_TEST(leave, a_long_prompt_is_given_up_in_prefill)
     free(body);
 }
 
+/* Requests that were refused or failed; a client that leaves counts as cancelled, in its body too. */
+static long long n_refused(void)
+{
+    return stat_number("requests.failed") + stat_number("requests.rejected") +
+           stat_number("requests.timed_out");
+}
+
 DAEMON_TEST(leave, half_a_body_is_no_request)
 {
+    long long prompt = stat_number("tokens.prompt"), refused = n_refused();
     int fd = client_connect(daemon_.port);
     client_puts(fd, "POST /generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{\"prompt\":");
     close(fd);
-    json_decref(generate("{\"prompt\":\"Once\",\"max_tokens\":1}"));
+    json_t *root = generate("{\"prompt\":\"Once\",\"max_tokens\":1}");
     wait_stat("requests.running", 0);
+    cr_assert_eq(n_refused(), refused);
+    cr_assert_eq(stat_number("tokens.prompt"),
+                 prompt + json_integer_value(json_at(root, "usage.prompt_tokens")));
+    json_decref(root);
 }
 
 DAEMON_TEST(leave, hundreds_of_aborts_leave_nothing_behind)
