@@ -22,15 +22,23 @@ struct constrain_options {
     bool lines;
 };
 
-static int usage(FILE *to, int code)
+#define USAGE "hearthd constrain --schema FILE | --regex REGEX | --grammar FILE [--lines] < TEXT\n"
+
+static int usage(void)
 {
-    fputs("usage: hearthd constrain --schema FILE | --regex REGEX | --grammar FILE [--lines] < TEXT\n"
-          "Prints `accepted` (exit code 0), or the first byte that does not match (1). Of a schema that "
-          "cannot\n"
-          "be enforced exactly it prints the keyword and its path (3).\n"
-          "  --lines   each line is a text, and gets a line; the exit code is the largest of them\n",
-          to);
-    return code;
+    fputs("usage: " USAGE, stderr);
+    return EXIT_USAGE;
+}
+
+static int help(void)
+{
+    puts(USAGE "\n"
+               "Prints `accepted` (exit code 0), or the first byte that does not match (1). Of a schema that "
+               "cannot\n"
+               "be enforced exactly it prints the keyword and its path (3).\n"
+               "\n"
+               "  --lines   each line is a text, and gets a line; the exit code is the largest of them");
+    return EXIT_CLEAN;
 }
 
 /* 0; -1 for a wrong line; 1 for --help. */
@@ -156,7 +164,7 @@ int cmd_constrain(int argc, char **argv)
     size_t n = 0;
     int rc = read_options(argc, argv, &o);
     if (rc != 0)
-        return rc > 0 ? usage(stdout, EXIT_CLEAN) : usage(stderr, EXIT_USAGE);
+        return rc > 0 ? help() : usage();
     rc = compile(&g, &o, &err);
     if (rc < 0)
         return cannot_compile(&err);

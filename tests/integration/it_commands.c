@@ -559,7 +559,7 @@ static void answers_help(const char *name, void *context)
     (void)context;
     struct process other;
     cr_assert_eq(PROCESS_RUN(&other, name, "--help"), 0, "%s: %s", name, other.stderr_text);
-    expect_in(other.stdout_text, "hearthd");
+    cr_assert_eq(strncmp(other.stdout_text, "hearthd ", 8), 0, "%s", other.stdout_text);
     process_free(&other);
 }
 
