@@ -122,7 +122,7 @@ void config_warn(const struct config_arguments *args);
 int config_defaults(struct config *out, struct error *err);
 /* A file's lines on top of what *c holds. */
 int config_read_file(struct config *c, const char *path, struct error *err);
-/* One value, as if by its flag. */
+/* One value, as if by its flag. For tests. */
 int config_set(struct config *c, const char *key, const char *value, struct error *err);
 void config_free(struct config *c); /* NULL and a zeroed struct are fine */
 

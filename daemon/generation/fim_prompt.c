@@ -29,11 +29,6 @@ static const struct family *family_of(const struct tokenizer *t)
     return NULL;
 }
 
-bool fim_prompt_is_known(const struct tokenizer *t)
-{
-    return family_of(t) != NULL;
-}
-
 /* A mark, if there is one, then a text; a text never becomes a control token. */
 static int put(struct generation *g, const char *mark, struct fim_text text, struct api_error *err)
 {

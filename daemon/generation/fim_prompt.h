@@ -16,8 +16,6 @@ struct fim_file { /* of the same repository, as context */
     struct fim_text name, text;
 };
 
-/* Tells if the vocabulary has the marks of a family. */
-bool fim_prompt_is_known(const struct tokenizer *t);
 /* Appends to g->p.ids: the files, then prefix and suffix. 0, or -1 with *err: a model without marks is
  * refused under the name of `field`, with 501. */
 int fim_prompt_put(struct generation *g, struct fim_text prefix, struct fim_text suffix,

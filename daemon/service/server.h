@@ -47,7 +47,7 @@ int server_check(const struct config *cfg, struct error *err);
 const char *server_where(const struct server *s);
 /* A warning about how it listens, for the operator, or "". */
 const char *server_warning(const struct server *s);
-/* The port of the first TCP listener, 0 when there is none. */
+/* The port of the first TCP listener, 0 when there is none. For tests. */
 uint16_t server_port(const struct server *s);
 
 /* Reads key files and certificate again; what is broken is logged and stays as it was. */

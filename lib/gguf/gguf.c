@@ -721,11 +721,6 @@ size_t gguf_file_size(const struct gguf *g)
     return size;
 }
 
-uint32_t gguf_n_parts(const struct gguf *g)
-{
-    return 1 + g->n_parts;
-}
-
 size_t gguf_n_values(const struct gguf *g)
 {
     return g->n_values;

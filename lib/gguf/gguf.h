@@ -63,14 +63,13 @@ struct gguf_tensor {
 int gguf_open(struct gguf **out, const char *path, struct error *err);
 
 /* The same for the bytes of a file in memory, which is whole (a part: -ENOTSUP). The caller owns them and
- * must keep them until gguf_close(). `path` is the name for errors and gguf_path(). */
+ * must keep them until gguf_close(). `path` is the name for errors and gguf_path(). For tests. */
 int gguf_open_memory(struct gguf **out, const char *path, const void *bytes, size_t size, struct error *err);
 void gguf_close(struct gguf *g); /* NULL is fine */
 
 const char *gguf_path(const struct gguf *g);
 uint32_t gguf_version(const struct gguf *g);
 size_t gguf_file_size(const struct gguf *g); /* of all parts */
-uint32_t gguf_n_parts(const struct gguf *g); /* 1: not split */
 size_t gguf_n_values(const struct gguf *g);
 const struct gguf_value *gguf_value_at(const struct gguf *g, size_t i);
 size_t gguf_n_tensors(const struct gguf *g);

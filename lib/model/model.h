@@ -168,8 +168,8 @@ extern const struct arch arch_qwen35, arch_qwen35moe, arch_qwen3next;
 const struct arch *arch_find(const char *name, size_t len);
 /* The names of all, "llama, qwen2, …". */
 const char *arch_names(void);
-/* The same for the README: "`llama` (Llama 2 and 3, …), `qwen2`, …"; malloc'ed text that the caller frees, or
- * NULL. */
+/* The same as README.md has it, for the test that compares: "`llama` (Llama 2 and 3, …), `qwen2`, …";
+ * malloc'ed text that the caller frees, or NULL. */
 char *arch_list(void);
 
 /* Maps the file and checks everything that the model needs. -ENOTSUP: an architecture, weight type or kind of

@@ -34,7 +34,6 @@ Test(gguf_parts, the_first_part_opens_all_with_the_bytes_of_the_whole_file)
     split_model(WHOLE, dir, 3, first);
     cr_assert_eq(gguf_open(&g, first, &err), 0, "%s", err.text);
     cr_assert_eq(gguf_open(&whole, WHOLE, NULL), 0);
-    cr_assert_eq(gguf_n_parts(g), 3);
     cr_assert_gt(gguf_file_size(g), gguf_file_size(whole));
     cr_assert_eq(gguf_n_tensors(g), gguf_n_tensors(whole));
     for (size_t i = 0; i < gguf_n_tensors(whole); i++) {
