@@ -193,7 +193,7 @@ static void batch_prepare(struct bench_batch *b, const struct bench_test *test)
             .ignore_eos = true,
             /* One text's past is computed once; several ones' would be one past in the caches of the CPU. */
             .cache_prompt = !test->prefill && test->batch == 1,
-            .sampling = {.seed = i, .top_p = 1, .typical_p = 1, .repetition_penalty = 1},
+            .sampling = {.seed = i, STEP_SAMPLING_NEUTRAL},
             .out = b->out + (size_t)i * (n_out + 1)};
 }
 

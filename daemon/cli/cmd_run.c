@@ -397,13 +397,9 @@ static int run(struct config *cfg, void *options, struct error *err)
 int cmd_run(int argc, char **argv)
 {
     static const struct command_configured command = {usage, take_option, run};
-    struct run_options options = {.sampling = {.temperature = 0.8f,
-                                               .top_k = 40,
-                                               .top_p = 0.95f,
-                                               .min_p = 0.05f,
-                                               .typical_p = 1,
-                                               .repetition_penalty = 1,
-                                               .penalty_last_n = 64}};
+    struct run_options options = {.sampling = {STEP_SAMPLING_NEUTRAL, .temperature = 0.8f, .top_k = 40,
+                                               .min_p = 0.05f, .penalty_last_n = 64}};
+    options.sampling.top_p = 0.95f;
 
     return command_run_configured(&command, &options, argc, argv);
 }

@@ -48,11 +48,8 @@ static int warm_up(struct loader *l, struct error *err)
 {
     int32_t bos = tokenizer_bos(l->runtime.tokenizer), prompt = bos >= 0 ? bos : 0;
     struct engine_token out;
-    struct engine_request r = {.prompt = &prompt,
-                               .n_prompt = 1,
-                               .max_tokens = 1,
-                               .sampling = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1},
-                               .out = &out};
+    struct engine_request r = {
+        .prompt = &prompt, .n_prompt = 1, .max_tokens = 1, .sampling = {STEP_SAMPLING_NEUTRAL}, .out = &out};
     int rc = engine_submit(l->engine, &r, err);
 
     while (rc == 0 && atomic_load(&r.state) != ENGINE_DONE)

@@ -96,6 +96,9 @@ struct step_sampling {
 };
 _Static_assert(sizeof(struct step_sampling) == 64, "step_sampling");
 
+/* The settings that change nothing where 0 does not; with temperature 0 they are greedy. */
+#define STEP_SAMPLING_NEUTRAL .top_p = 1, .typical_p = 1, .repetition_penalty = 1
+
 struct step_bias {
     int32_t token;
     float bias; /* added to the logit; -inf bans */

@@ -19,7 +19,7 @@ int slots_open(struct slots *s, uint32_t n_slots, uint32_t n_ctx, struct error *
         return error_set(err, -ENOMEM, "%u slots of %u tokens: out of memory", n_slots, n_ctx);
     }
     for (uint32_t i = 0; i < n_slots; i++)
-        s->slot[i].sampling = (struct step_sampling){.repetition_penalty = 1, .top_p = 1, .typical_p = 1};
+        s->slot[i].sampling = (struct step_sampling){STEP_SAMPLING_NEUTRAL};
     return 0;
 }
 

@@ -343,7 +343,7 @@ static int set_sampling(struct cuda_decoder *d, struct error *err)
     if (!all)
         return error_set(err, -ENOMEM, "%u slots: out of memory", n);
     for (uint32_t i = 0; i < n; i++)
-        all[i] = (struct step_sampling){.repetition_penalty = 1, .top_p = 1, .typical_p = 1};
+        all[i] = (struct step_sampling){STEP_SAMPLING_NEUTRAL};
     int rc = send(d, d->args.slots.sampling, all, n * sizeof *all, err);
     free(all);
     return rc;

@@ -22,8 +22,7 @@ static struct step_sampling settings_of(const struct engine_request *r)
 {
     if (!r->chain)
         return r->sampling;
-    return (struct step_sampling){
-        .seed = r->sampling.seed, .top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+    return (struct step_sampling){.seed = r->sampling.seed, STEP_SAMPLING_NEUTRAL};
 }
 
 static uint32_t history_wanted(const struct sequence *q)

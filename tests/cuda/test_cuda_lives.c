@@ -68,11 +68,8 @@ static void prepare(struct one *o, uint32_t n_vocab, uint32_t which)
                                    .ignore_eos = true,
                                    .user = o,
                                    .out = o->out};
-    o->r.sampling = (struct step_sampling){.seed = which,
-                                           .temperature = which % 4 ? 0.9f : 0,
-                                           .top_p = 1,
-                                           .typical_p = 1,
-                                           .repetition_penalty = 1};
+    o->r.sampling =
+        (struct step_sampling){.seed = which, .temperature = which % 4 ? 0.9f : 0, STEP_SAMPLING_NEUTRAL};
 }
 
 /* --- an engine --- */

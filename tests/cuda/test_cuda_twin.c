@@ -41,7 +41,7 @@ struct twin {
 static void random_settings(struct twin *t, struct step_sampling *s)
 {
     struct step *step = t->step;
-    *s = (struct step_sampling){.seed = below(1000), .top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+    *s = (struct step_sampling){.seed = below(1000), STEP_SAMPLING_NEUTRAL};
     if (below(4))
         s->temperature = 0.2f + 2 * fraction();
     if (below(2))

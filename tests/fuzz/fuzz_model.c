@@ -49,7 +49,7 @@ static void step(struct executor *x, const struct model_config *c)
     struct error err = {0};
     s = (struct step){.id = 1, .n_rows = N_ROWS, .n_logits = 1, .n_edits = 1, .n_slots = 1};
     s.edits[0] = (struct step_table_edit){0};
-    s.slots[0].sampling = (struct step_sampling){.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+    s.slots[0].sampling = (struct step_sampling){STEP_SAMPLING_NEUTRAL};
     for (uint32_t i = 0; i < N_ROWS; i++)
         s.rows[i] = (struct step_row){
             .pos = i, .token = (int32_t)(i % c->n_vocab), .logit_index = i + 1 < N_ROWS ? STEP_NO_LOGITS : 0};

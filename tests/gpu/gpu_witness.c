@@ -329,7 +329,7 @@ static struct engine_request text_request(const struct texts *t, uint32_t i)
                                .max_tokens = t->n_tokens,
                                .ignore_eos = true,
                                .want_logprobs = true,
-                               .sampling = {.seed = i, .top_p = 1, .typical_p = 1, .repetition_penalty = 1},
+                               .sampling = {.seed = i, STEP_SAMPLING_NEUTRAL},
                                .out = t->out + (size_t)i * t->n_tokens};
     if (i % 3 == 1)
         r.sampling.temperature = 0.8f;

@@ -92,7 +92,7 @@ static int32_t make_top_k(struct source *r, uint32_t n)
 
 static struct step_sampling make_sampling(struct source *r, uint32_t n_vocab)
 {
-    struct step_sampling s = {.repetition_penalty = 1, .top_p = 1, .typical_p = 1, .penalty_last_n = 64};
+    struct step_sampling s = {STEP_SAMPLING_NEUTRAL, .penalty_last_n = 64};
     s.seed = (uint64_t)draw(r, 1u << 31) << 33 | draw(r, 1u << 31);
     s.temperature = draw(r, 3) ? DRAW_OF(r, 0.7f, 1.0f, 0.2f, 2.0f, 50.0f, 1e-6f, 1e-30f, 1e30f)
                                : DRAW_OF(r, 0.0f, -1.0f, NAN);

@@ -112,7 +112,7 @@ static inline struct engine_request *request_new(const int32_t *prompt, uint32_t
     r->n_prompt = n_prompt;
     r->max_tokens = max_tokens;
     r->cache_prompt = true;
-    r->sampling = (struct step_sampling){.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+    r->sampling = (struct step_sampling){STEP_SAMPLING_NEUTRAL};
     r->out = calloc(max_tokens + 1, sizeof *r->out);
     r->top = calloc((size_t)(max_tokens + 1) * STEP_MAX_TOP, sizeof *r->top);
     r->prompt_out = calloc(n_prompt, sizeof *r->prompt_out);

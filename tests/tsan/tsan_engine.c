@@ -62,7 +62,7 @@ static struct one *make_one(const int32_t *ids)
                                    .out = o->out,
                                    .user = o,
                                    .priority = (int32_t)below(5)};
-    o->r.sampling = (struct step_sampling){.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+    o->r.sampling = (struct step_sampling){STEP_SAMPLING_NEUTRAL};
     return o;
 }
 

@@ -244,7 +244,7 @@ Test(engine_chain, the_time_of_draws_is_no_cost_of_drafts)
     calls.share_ns = 40000000;
     calls.step_ns = 2000000;
     prepare(&plain, rig.n_vocab, 0);
-    plain.r.sampling = (struct step_sampling){.top_p = 1, .typical_p = 1, .repetition_penalty = 1, .n_bias = 1};
+    plain.r.sampling = (struct step_sampling){STEP_SAMPLING_NEUTRAL, .n_bias = 1};
     plain.r.biases = &again; /* all its tokens */
     plain.r.ignore_eos = true;
     plain.r.n_prompt = 5;

@@ -216,7 +216,7 @@ Test(demo, greedy_story_is_the_recorded_one)
     cr_assert(rig_open(&rig, demo, &usual, ends, (uint32_t)n_ends));
     static struct engine_token out[N_CTX];
     struct engine_request r = {.prompt = ids, .n_prompt = (uint32_t)n_ids, .max_tokens = 200, .out = out};
-    r.sampling = (struct step_sampling){.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+    r.sampling = (struct step_sampling){STEP_SAMPLING_NEUTRAL};
     cr_assert_eq(engine_submit(rig.e, &r, NULL), 0);
     wait_end(&rig, &r);
     for (uint32_t i = 0; i < atomic_load(&r.n_out); i++) {

@@ -34,12 +34,8 @@ static void *scratch(void)
 
 static struct step_sampling plain(float temperature)
 {
-    return (struct step_sampling){.seed = 1,
-                                  .temperature = temperature,
-                                  .top_p = 1,
-                                  .typical_p = 1,
-                                  .repetition_penalty = 1,
-                                  .penalty_last_n = 64};
+    return (struct step_sampling){
+        .seed = 1, .temperature = temperature, STEP_SAMPLING_NEUTRAL, .penalty_last_n = 64};
 }
 
 static int32_t pick(const float *logits, uint32_t n, const struct step_sampling *set, uint32_t position)

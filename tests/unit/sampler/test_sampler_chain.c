@@ -115,8 +115,7 @@ static void add(struct sampler_chain *c, struct step_sampling *s, struct sampler
 
 static struct step_sampling neutral(void)
 {
-    return (struct step_sampling){
-        .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .penalty_last_n = 256};
+    return (struct step_sampling){.temperature = 1, STEP_SAMPLING_NEUTRAL, .penalty_last_n = 256};
 }
 
 /* Runs filters [from, to) of a case over the logits, in one chain; the logits at the end replace them. */

@@ -246,7 +246,7 @@ Test(sampler_chain_large, dry_finds_what_trying_every_place_finds)
     uint32_t n_penalised = 0, n_behind = 0;
     for (int round = 0; round < 20000; round++) {
         uint32_t kinds = 2 + random_u32() % 5, n = 1 + random_u32() % DRY_HISTORY, single = 0;
-        struct step_sampling set = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+        struct step_sampling set = {.temperature = 1, STEP_SAMPLING_NEUTRAL};
         struct sampler_input in = {.logits = logits,
                                    .n_vocab = DRY_VOCAB,
                                    .set = &set,

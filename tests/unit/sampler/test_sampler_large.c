@@ -189,11 +189,8 @@ Test(sampler_large, a_token_that_was_not_scored_could_not_have_been_the_answer)
     static float x[MAX_VOCAB];
     void *scratch = malloc(sampler_scratch_size(MAX_VOCAB));
     for (int round = 0; round < 300; round++) {
-        struct step_sampling set = {.seed = random_u32(),
-                                    .temperature = round % 2 ? 1 : 0.3f,
-                                    .typical_p = 1,
-                                    .top_p = 1,
-                                    .repetition_penalty = 1};
+        struct step_sampling set = {
+            .seed = random_u32(), .temperature = round % 2 ? 1 : 0.3f, STEP_SAMPLING_NEUTRAL};
         for (uint32_t i = 0; i < 9000; i++)
             x[i] = set.temperature * ((float)(i / 64) * 0.13f * (float)(round % 3) + random_part() * 4);
         struct sampler_input in = {.logits = x, .n_vocab = 9000, .set = &set, .position = random_u32()};
