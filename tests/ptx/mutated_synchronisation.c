@@ -1,9 +1,11 @@
 /* mutated_synchronisation.c - kernels on the emulator with its race detector: the toys, the products of a
- * program, attention, and the mma of the GPU's selftest. See mutations.h. */
+ * program, attention, the resident loop under a
+ * toy decoder with its words for the host, and the mma of the GPU's selftest. See mutations.h. */
 #include "attend_cases.h"
 #include "product_case.h"
 #include "ptx/mutations.h"
 #include "gpu/kernels/gpu_kernels.h"
+#include "resident/toy_run.h"
 #include "toy_cases.h"
 
 #include <stdlib.h>
@@ -96,6 +98,33 @@ static int run_attend(void *context, uint32_t sm, uint64_t seed, struct simt_rep
     return attend_case_run_grid(&cases[seed % N_SHAPES], sm, seed, -1, report);
 }
 
+/* --- the resident loop --- */
+
+/* A shallow ring, which the producer waits for, and one so deep that it waits at its gate. */
+#define N_RINGS 2
+
+static void *open_resident(void)
+{
+    struct toy_run *runs = must(malloc(N_RINGS * sizeof *runs));
+    toy_run_open(&runs[0], 3, 3);
+    toy_run_open(&runs[1], 4, 16);
+    return runs;
+}
+
+static void close_resident(void *context)
+{
+    struct toy_run *runs = context;
+    for (uint32_t i = 0; i < N_RINGS; i++)
+        toy_run_close(&runs[i]);
+    free(runs);
+}
+
+static int run_resident(void *context, uint32_t sm, uint64_t seed, struct simt_report *report)
+{
+    struct toy_run *runs = context;
+    return toy_run_seed(&runs[seed % N_RINGS], 2, sm, seed, -1, report);
+}
+
 /* --- the check of mma on a GPU: the only kernel whose mma adds to sums that are not zero --- */
 
 struct selftest {
@@ -168,6 +197,7 @@ const struct mutated_kernel mutated_kernels[] = {
     {"weight_ring", open_weight_ring, close_toy, run_toy},
     {"product_walk", open_product, free, run_product},
     {"attend_grid", open_attend, close_attend, run_attend},
+    {"toy_decoder", open_resident, close_resident, run_resident},
     {"selftest", open_selftest, close_selftest, run_selftest},
 };
 const uint32_t n_mutated_kernels = sizeof mutated_kernels / sizeof *mutated_kernels;

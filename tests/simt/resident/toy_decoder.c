@@ -1,4 +1,4 @@
-/* toy_decoder.c - see toy_decoder.h. For the emulator alone: it takes no care of address spaces. */
+/* toy_decoder.c - see toy_decoder.h. */
 #include "toy_decoder.h"
 #include "persistent/persistent_loop.h"
 
@@ -31,16 +31,19 @@ SIMT_INLINE uint32_t toy_n_runs(const SIMT_GLOBAL struct schedule_op *s)
     return s->paired ? 2 : 1;
 }
 
-/* Run `index` of a group. n_tiles[i]: tiles of the op's matrix i, n_parts of them. */
+/* Run `index` of a group of the op. */
 SIMT_INLINE struct toy_tiles toy_tiles_of(const SIMT_GLOBAL struct schedule_op *s, uint32_t group,
-                                          uint32_t index, const uint32_t n_tiles[3], uint32_t n_parts)
+                                          uint32_t index, const SIMT_GLOBAL struct program_op *op,
+                                          const SIMT_GLOBAL struct decoder_matrix *matrices)
 {
     uint32_t part = index;
-    if (!s->paired)
-        for (part = 0; part + 1 < n_parts && group >= s->part[part + 1].first_group;)
-            part++;
+    if (!s->paired) { /* of up to three matrices */
+        bool second = op->n_weights > 1 && group >= s->part[1].first_group;
+        bool third = op->n_weights > 2 && group >= s->part[2].first_group;
+        part = third ? 2 : second;
+    }
     uint32_t first = (group - s->part[part].first_group) * s->group_tiles;
-    uint32_t left = n_tiles[part] - first;
+    uint32_t left = matrices[op->weight[part]].n_tiles - first;
     return (struct toy_tiles){part, first, left < s->group_tiles ? left : s->group_tiles};
 }
 
@@ -102,16 +105,14 @@ SIMT_INLINE bool toy_matmul(struct walk *w)
 {
     const SIMT_GLOBAL struct decoder_matrix *matrices =
         DECODER_AT(const struct decoder_matrix, w->args->matrices);
-    uint32_t n_tiles[3] = {0, 0, 0};
-    for (uint32_t i = 0; i < 3; i++)
-        n_tiles[i] = i < w->op->n_weights ? matrices[w->op->weight[i]].n_tiles : 0;
     const SIMT_GLOBAL struct schedule_op *plan = w->plan;
     if (!walk_wait(w))
         return false;
     uint32_t block = simt_block(), n_blocks = simt_n_blocks();
-    for (uint32_t g = schedule_first(plan, block, n_blocks); g < plan->n_groups; g += n_blocks)
+    for (uint32_t g = schedule_first((const struct schedule_op *)plan, block, n_blocks); g < plan->n_groups;
+         g += n_blocks)
         for (uint32_t r = 0; r < toy_n_runs(plan); r++) {
-            struct toy_tiles run = toy_tiles_of(plan, g, r, n_tiles, w->op->n_weights);
+            struct toy_tiles run = toy_tiles_of(plan, g, r, w->op, matrices);
             if (!toy_take(w, run.n_tiles, matrices[w->op->weight[run.part]].n_supers,
                           plan->part[run.part].stage_supers))
                 return false;
@@ -124,13 +125,11 @@ SIMT_INLINE bool toy_stream(struct stream *s)
 {
     const SIMT_GLOBAL struct decoder_matrix *matrices =
         DECODER_AT(const struct decoder_matrix, s->args->matrices);
-    uint32_t n_tiles[3] = {0, 0, 0};
-    for (uint32_t i = 0; i < 3; i++)
-        n_tiles[i] = i < s->op->n_weights ? matrices[s->op->weight[i]].n_tiles : 0;
     uint32_t block = simt_block(), n_blocks = simt_n_blocks();
-    for (uint32_t g = schedule_first(s->plan, block, n_blocks); g < s->plan->n_groups; g += n_blocks)
+    for (uint32_t g = schedule_first((const struct schedule_op *)s->plan, block, n_blocks);
+         g < s->plan->n_groups; g += n_blocks)
         for (uint32_t r = 0; r < toy_n_runs(s->plan); r++) {
-            struct toy_tiles run = toy_tiles_of(s->plan, g, r, n_tiles, s->op->n_weights);
+            struct toy_tiles run = toy_tiles_of(s->plan, g, r, s->op, matrices);
             const SIMT_GLOBAL struct decoder_matrix *m = &matrices[s->op->weight[run.part]];
             const SIMT_GLOBAL char *from =
                 DECODER_AT(const char, m->tiles) + (size_t)run.first_tile * m->n_supers * TOY_SUPER_BYTES;
