@@ -35,8 +35,8 @@ Test(engine_open, refuses_what_it_cannot_keep_with_words)
         const char *words;
     } bad[] = {{{.n_slots = 0, .n_ctx = 64, .steps_in_flight = 1}, "slots 0"},
                {{.n_slots = STEP_MAX_SLOTS + 1, .n_ctx = 64, .steps_in_flight = 1}, "slots"},
-               {{.n_slots = 1, .n_ctx = 64, .steps_in_flight = 3}, "steps_in_flight 3"},
-               {{.n_slots = 1, .n_ctx = 64}, "steps_in_flight 0"},
+               {{.n_slots = 1, .n_ctx = 64, .steps_in_flight = 3}, "1 or 2 (got 3)"},
+               {{.n_slots = 1, .n_ctx = 64}, "1 or 2 (got 0)"},
                {{.n_slots = 1, .steps_in_flight = 1}, "n_ctx 0"},
                {{.n_slots = 1, .n_ctx = 1, .steps_in_flight = 1}, "n_ctx 1: at least 2"}};
     struct executor *x = NULL;
