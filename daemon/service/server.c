@@ -652,7 +652,7 @@ int server_end(struct server *s)
         s->generator.state = SERVER_DRAINING;
     if (!run_down(s)) {
         log_warn("%s within %d ms",
-                 s->http.n_jobs ? "the text of a request was not read or written to its end"
+                 s->http.n_jobs ? "a text was not read or written to its end, or a file not found in time"
                                 : "the engine did not release its requests",
                  CLOSE_MS);
         return -ETIMEDOUT;

@@ -26,6 +26,8 @@ static uint32_t fused_tensor(const struct model *m, uint32_t layer, const char *
     if (tensor == MODEL_NO_WEIGHT || !quant_traits(m->weights[tensor].type))
         return MODEL_NO_WEIGHT;
     const struct weight *w = &m->weights[tensor];
+    if (w->n == 1 && quant_traits(w->type)->block > 1) /* a vector has no part of a block */
+        return MODEL_NO_WEIGHT;
     return (w->n == 1 ? w->k : w->n) == n && n ? tensor : MODEL_NO_WEIGHT;
 }
 
@@ -94,6 +96,8 @@ static void split_qkv(struct model *m, uint32_t layer, const char *suffix)
 
 static void split_attention(struct model *m, uint32_t layer)
 {
+    if (m->config.latent.rank) /* it has parts of its own */
+        return;
     const struct model_attention *kind = &m->config.kinds[m->config.layers[layer].kind];
     if (layer_tensor(m, layer, "attn_q.weight") == MODEL_NO_WEIGHT) {
         split_qkv(m, layer, "weight");
@@ -197,6 +201,8 @@ static int read_rows(const struct model *m, const struct weight *w, size_t row, 
 {
     const struct gguf_tensor *t = gguf_tensor_at(m->gguf, w->tensor);
     const struct weight_rows *p = w->rows;
+    if (!n)
+        return 0;
     for (; at >= p->n * row; p++)
         at -= p->n * row;
     int rc = 0;

@@ -181,6 +181,8 @@ static int find_value_end(struct toolcall_scanner *s, size_t *at, size_t *n)
         int ends = ends_at(s, i, n);
         bool in_string = t->follows && c != '\n' && json_repair_in_string(&s->repair);
         if (ends > 0 && !in_string) {
+            if (t->doubts && t->follows && json_repair_in_string(&s->repair))
+                return end_in_doubt(s, at, n); /* a string has no line end: the first closing tag was one */
             *at = i;
             return 1;
         }
@@ -236,7 +238,9 @@ static bool value(struct toolcall_scanner *s)
     }
     if (!s->ended)
         return false;
-    if (!s->cut)
+    if (s->cut)
+        toolcall_take(s, s->pending.n); /* perhaps the rest of a string that holds closing tags */
+    else
         end_value(s);
     return finish(s);
 }

@@ -34,7 +34,8 @@ static uint32_t read_lengths(struct config_reader *r, struct model_config *c)
     bool absorbed = key_length || l->value_dim;
     config_need_u32(r, absorbed ? "attention.key_length_mla" : "attention.key_length", &key_length);
     config_need_u32(r, absorbed ? "attention.value_length_mla" : "attention.value_length", &l->value_dim);
-    if (!absorbed && l->rank < MODEL_MAX_HEAD_DIM) {
+    if (!absorbed && l->rank < MODEL_MAX_HEAD_DIM &&
+        l->rank + c->kinds[0].rope.dim <= MODEL_MAX_HEAD_DIM) { /* else they contradict one another */
         c->head_dim = c->kinds[0].head_dim = l->rank + c->kinds[0].rope.dim;
         c->n_kv_heads = c->kinds[0].n_kv_heads = 1;
     }

@@ -432,12 +432,31 @@ Test(toolcall, a_closing_tag_in_what_only_begins_as_json_ends_the_value)
     } cases[] = {
         {"qwen3-coder", CODER("[\"a, \"b\"]"), "{\"days\": \"[\\\"a, \\\"b\\\"]\", \"city\": \"x\"}"},
         {"qwen3-coder", CODER("['a</parameter></function>']"), "{\"days\": \"['a\"}"},
+        {"qwen3-coder",
+         "<tool_call>\n<function=get_weather>\n<parameter=days>\n\"a</parameter>\n</function>\n</tool_call>",
+         "{\"days\": \"\\\"a\"}"},
+        {"qwen3-coder",
+         "<tool_call>\n<function=get_weather>\n<parameter=days>\n\"a</parameter>\n<parameter=city>\nx\n"
+         "</parameter>\n</function>\n</tool_call>",
+         "{\"days\": \"\\\"a\", \"city\": \"x\"}"},
         {"glm-4.7", GLM("[\"a"), "{\"days\": \"[\\\"a\", \"city\": \"x\"}"},
         {"glm-4.7", GLM("[\"a</arg_value></tool_call>\" b"), "{\"days\": \"[\\\"a\"}"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (size_t by = 1; by <= strlen(cases[i].text); by++)
             expect_arguments_by(cases[i].format, cases[i].text, by, cases[i].arguments);
+}
+
+/* Nor is what it held taken for text, or for another call. */
+Test(toolcall, a_string_of_json_that_is_cut_behind_closing_tags_is_a_call_that_is_cut)
+{
+    static const char text[] =
+        "<tool_call>\n<function=get_weather>\n<parameter=days>\n[\"a</parameter></function></tool_call>"
+        "<function=get_weather><parameter=city>1</parameter></function>\", \"b";
+    struct parsed *p = scan("qwen3-coder", text, true);
+    cr_assert_eq(p->n_calls, 1);
+    expect_bytes(&p->content, "");
+    parsed_close(p);
 }
 
 Test(toolcall, a_closing_tag_in_a_text_ends_it_only_where_the_call_goes_on_or_ends)
