@@ -98,9 +98,9 @@ struct mul_mat_args {
     struct decoder_shared shared;
 };
 
-/* mul_mat_id.c: out = the products of each row with the n_used matrices that `choice` names, of n rows each, a
- * multiple of 16, in one matrix of n_experts x n; biases are [n_experts][n]. With own_input each of them has
- * its own k columns of a row of `in`. */
+/* mul_mat_id.c: out = the products of each row with the n_used matrices that `choice` names, of n rows each,
+ * a multiple of 16, in one matrix of n_experts x n; biases are [n_experts][n]. With own_input each of them
+ * has its own k columns of a row of `in`. */
 struct mul_mat_id_args {
     struct mul_mat_args product;
     struct node_rows choice; /* [2 n_used]: numbers, then weights */

@@ -80,12 +80,21 @@ static void set_model(void)
 }
 
 /* Serves the /admin routes; the word chooses the result. */
-static int swap(void *context, const char *word, struct error *err)
+static void find_model(const void *context, const char *word, struct swap_found *out)
 {
     (void)context;
-    return *word == 'b'   ? error_set(err, -EBUSY, "busy")
-           : *word == 'n' ? error_set(err, -ENOENT, "there is none %.100s", word)
-                          : 0;
+    *out = (struct swap_found){0};
+    (void)snprintf(out->path, sizeof out->path, "%s", word);
+    if (*word == 'n')
+        out->rc = error_set(&out->why, -ENOENT, "there is none %.100s", word);
+}
+
+static int swap(void *context, const struct swap_found *found, struct error *err)
+{
+    (void)context;
+    return found->rc             ? error_set(err, found->rc, "%s", found->why.text)
+           : *found->path == 'b' ? error_set(err, -EBUSY, "busy")
+                                 : 0;
 }
 
 static int suspend(void *context, struct error *err)
@@ -102,7 +111,8 @@ static void view(const void *context, struct swap_view *out)
         (struct swap_view){.state = "idle", .serves = "a.gguf", .last_model = "\"b\"", .last_error = "no\n"};
 }
 
-static const struct server_admin admin = {.swap = swap, .suspend = suspend, .resume = suspend, .view = view};
+static const struct server_admin admin = {
+    .find = find_model, .swap = swap, .suspend = suspend, .resume = suspend, .view = view};
 
 static void set_script(void)
 {

@@ -1,6 +1,6 @@
-/* product_node_case.h - checks that the kernels of the nodes MUL_MAT, MUL_MAT_ID and EMBED equal the cpu in every bit, on
- * a random shape, grid and step, and that they report an index out of range instead of using it.
- * Thread: one per case. */
+/* product_node_case.h - checks that the kernels of the nodes MUL_MAT, MUL_MAT_ID and EMBED equal the cpu in
+ * every bit, on a random shape, grid and step, and that they report an index out of range instead of using
+ * it. Thread: one per case. */
 #pragma once
 #include "emulator.h"
 

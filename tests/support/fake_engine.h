@@ -171,6 +171,12 @@ bool engine_fault(const struct engine *e, struct error *out)
     return true;
 }
 
+uint64_t engine_draw_bytes(const struct engine *e)
+{
+    (void)e;
+    return 1 << 20;
+}
+
 uint32_t engine_n_ctx(const struct engine *e)
 {
     (void)e;

@@ -231,7 +231,8 @@ Test(model, refuses_what_it_does_not_compute_with_words)
             EDITS(SET_U32("qwen3.attention.value_length", 32)));
     refused(QWEN3, -ENOTSUP, "head length 640 is not supported",
             EDITS(SET_U32("qwen3.attention.key_length", 640), SET_U32("qwen3.attention.value_length", 640)));
-    refused(QWEN3, -ENOTSUP, "300 layers: at most 256 are supported", EDITS(SET_U32("qwen3.block_count", 300)));
+    refused(QWEN3, -ENOTSUP, "300 layers: at most 256 are supported",
+            EDITS(SET_U32("qwen3.block_count", 300)));
 }
 
 Test(model, refuses_keys_that_would_change_what_it_computes)
