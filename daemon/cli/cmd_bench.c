@@ -348,7 +348,7 @@ static int bench_model(struct config *cfg, const struct bench_options *opt, stru
         rc = run_others(&o, cfg, &plan, opt, &report, rows, err);
     report.runtime = &o.runtime;
     mean_limits(&report, &roofline);
-    if (rc == 0 || report.n_rows > 0) /* what was measured before a failure is told, too */
+    if (rc == 0 || report.n_rows > 0) /* a later failure does not hide the rows */
         (opt->json ? bench_print_json : bench_print_table)(&report, stdout);
     bench_trace_close(&file, NULL); /* if a test failed */
     offline_close(&o);

@@ -20,7 +20,7 @@ struct unread_reply {
 /* In order of moved_ns: small ones, large ones. */
 struct unread {
     TAILQ_HEAD(unread_queue, unread_reply) queues[2];
-    uint64_t n_bytes; /* of all */
+    uint64_t n_bytes; /* of all replies together */
 };
 
 void unread_open(struct unread *u);

@@ -64,7 +64,7 @@ json_t *json_load_wide(const char *s, size_t n, size_t flags, json_error_t *wher
     char *text = take(n + 1), *copy = take(n + n / LEAST_DIGITS * 2 + 2), *end = copy;
     if (text && copy) {
         memcpy(text, s, n);
-        text[n] = 0; /* where strtoll() ends at the latest */
+        text[n] = 0; /* strtoll() ends there at the latest */
         for (size_t at = 0; at < n;)
             at += copy_token(text + at, n - at, &end);
         root = json_loadb(copy, (size_t)(end - copy), flags, where);

@@ -91,7 +91,7 @@ struct anchor { /* an object that a reference can name */
 };
 #define ANY_RESOURCE UINT32_MAX
 
-struct text_rule { /* of strings of a language */
+struct text_rule { /* the rule for the strings of one language */
     uint64_t hash;
     const struct dfa *text;
     uint32_t rule, next; /* the next one's number from 1 with the same slot, 0: the last */

@@ -189,7 +189,9 @@ static int order_by_name(const void *a, const void *b, void *dir)
 static void sort(struct model_dir *d, int *numbers, int n_sorted, int n,
                  int (*order)(const void *a, const void *b, void *dir))
 {
-    int n_new = n - n_sorted, *new = n_new &&n_sorted ? malloc((size_t)n_new * sizeof *new) : NULL;
+    int n_new = n - n_sorted, *new = NULL;
+    if (n_new && n_sorted)
+        new = malloc((size_t)n_new * sizeof *new);
     if (n_new)
         qsort_r(numbers + n_sorted, (size_t)n_new, sizeof *numbers, order, d);
     if (new) { /* from the end on, where there is room */

@@ -3,7 +3,7 @@
 
 #include <limits.h>
 
-#define FEW_FILES 256           /* of a directory that is read on the loop: some milliseconds */
+#define FEW_FILES 256           /* most that are read on the loop: some milliseconds */
 #define FRESH_NS  1000000000ull /* sizes and times of files that are listed may be so old */
 
 static void read_on_pool(uv_work_t *work)

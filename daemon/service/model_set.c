@@ -70,7 +70,7 @@ struct model_set {
     char last_error[sizeof((struct error *)0)->text];
     int last;
     uint64_t last_ns;
-    uint64_t moves; /* of models that were closed */
+    uint64_t moves; /* sum over the models that were closed */
 };
 
 static const char *name_of(const struct model_set *set, int number)

@@ -44,7 +44,7 @@ struct swap {
     uv_work_t work;
     char last_model[PATH_MAX], last_error[sizeof((struct error *)0)->text];
     uint64_t last_ns, n_done, n_failed;
-    uint64_t moves; /* of models that were closed */
+    uint64_t moves; /* sum over the models that were closed */
 };
 
 /* A path as an administrator would write it. */

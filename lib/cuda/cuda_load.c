@@ -54,6 +54,15 @@ static int check_heads(const struct model_config *c, struct error *err)
     return 0;
 }
 
+/* The first node that cuda cannot run; NULL: none. */
+static const struct graph_node *find_missing(const struct graph *g, bool eager)
+{
+    for (uint32_t i = 0; i < g->n_nodes; i++)
+        if (is_missing(&g->nodes[i], eager))
+            return &g->nodes[i];
+    return NULL;
+}
+
 static int check_model(const struct cuda_decoder *d, const struct model_config *c, struct error *err)
 {
     for (uint32_t i = 0; i < d->cfg.n_end_tokens; i++)
@@ -63,10 +72,11 @@ static int check_model(const struct cuda_decoder *d, const struct model_config *
     int rc = check_heads(c, err);
     if (rc < 0)
         return rc;
-    for (uint32_t i = 0; i < d->graph->n_nodes; i++)
-        if (is_missing(&d->graph->nodes[i], d->cfg.eager))
-            return error_set(err, -ENOTSUP, "%s: cuda has no op %s yet; backend = cpu runs this model",
-                             d->graph->nodes[i].name, graph_op_name(d->graph->nodes[i].op));
+    const struct graph_node *missing = find_missing(d->graph, d->cfg.eager);
+    if (missing)
+        return error_set(err, -ENOTSUP, "%s: cuda has no op %s yet%s; backend = cpu runs this model",
+                         missing->name, graph_op_name(missing->op),
+                         find_missing(d->graph, true) ? "" : " (executor = eager and graph have it)");
     if (c->n_vocab > SAMPLE_MAX_VOCAB)
         return error_set(err, -ENOTSUP, "a vocabulary of %u tokens; cuda supports at most %u", c->n_vocab,
                          SAMPLE_MAX_VOCAB);

@@ -483,7 +483,8 @@ static void expect_orderly_end(int fd, struct reply *r)
 
 /* ---- a file system that does not answer ---- */
 
-Test(swap, a_directory_that_does_not_answer_delays_the_swap_alone)
+/* Returns the connection whose swap waits for its file. */
+static int begin_hung_swap(void)
 {
     const char *key = admin_open();
     admin_copy(DATA Q8, "next.gguf", SIZE_MAX);
@@ -494,6 +495,12 @@ Test(swap, a_directory_that_does_not_answer_delays_the_swap_alone)
     client_request(fd, "POST", "/admin/model", ADMIN_KEY, "{\"model\":\"next.gguf\"}");
     while (!starve->n_paths_hung)
         usleep(5000);
+    return fd;
+}
+
+Test(swap, a_directory_that_does_not_answer_delays_the_swap_alone)
+{
+    int fd = begin_hung_swap();
     free(ask("text"));
     char text[8100];
     snprintf(text, sizeof text, "{\"content\":\"%08000d\"}", 0); /* on the pool */
@@ -513,15 +520,7 @@ Test(swap, a_directory_that_does_not_answer_delays_the_swap_alone)
 /* Its client has left by then. */
 Test(swap, one_that_nobody_waits_for_is_not_begun)
 {
-    const char *key = admin_open();
-    admin_copy(DATA Q8, "next.gguf", SIZE_MAX);
-    starved_start(
-        (const char *[]){"--admin-key-file", key, "--model", admin_copy(DATA Q4, Q4, SIZE_MAX), NULL});
-    starve->paths_hang = true;
-    int fd = client_connect(daemon_.port);
-    client_request(fd, "POST", "/admin/model", ADMIN_KEY, "{\"model\":\"next.gguf\"}");
-    while (!starve->n_paths_hung)
-        usleep(5000);
+    int fd = begin_hung_swap();
     close(fd);
     wait_connections(1);
     starve->paths_hang = false;

@@ -3,7 +3,7 @@
 #include "model/program.h"
 #include "model/graph.h"
 #include "support/made_model.h"
-#include "support/variant.h"
+#include "support/variant_model.h"
 
 #include <errno.h>
 #include <math.h>
@@ -127,26 +127,6 @@ Test(route, logits_that_are_no_numbers_give_valid_experts_and_weights_that_are_n
     route_row(&r, logits, NULL, out);
     expect_chosen(out, (const uint32_t[]){0, 1, 2}, 3);
     cr_expect(isnan(out[3]) && isnan(out[4]) && isnan(out[5]));
-}
-
-static int open_edited(struct model **m, const char *base, const struct variant_edit *edits, size_t n,
-                       struct error *err)
-{
-    char path[64];
-    variant_write(path, base, edits, n);
-    int rc = model_open(m, path, err);
-    unlink(path);
-    return rc;
-}
-
-static void refused(const char *base, int code, const char *words, const struct variant_edit *edits, size_t n)
-{
-    struct error err = {0};
-    struct model *m = NULL;
-    int rc = open_edited(&m, base, edits, n, &err);
-    cr_expect_eq(rc, code, "%d: %s", rc, err.text);
-    cr_expect_not_null(strstr(err.text, words), "\"%s\" does not say \"%s\"", err.text, words);
-    model_close(m);
 }
 
 Test(experts, keys_that_contradict_one_another_are_refused_by_name)

@@ -2,7 +2,7 @@
 #include "support/failing_alloc.h"
 #include "model/graph.h"
 #include "model/model.h"
-#include "support/variant.h"
+#include "support/variant_model.h"
 
 #include <errno.h>
 #include <math.h>
@@ -10,16 +10,6 @@
 #define LLAMA "tiny-llama3-s15-q4_k_m"
 #define QWEN2 "tiny-qwen2-odd-s13-q5_0"
 #define QWEN3 "tiny-qwen3-s11-q8_0"
-
-static int open_edited(struct model **m, const char *base, const struct variant_edit *edits, size_t n,
-                       struct error *err)
-{
-    char path[64];
-    variant_write(path, base, edits, n);
-    int rc = model_open(m, path, err);
-    unlink(path);
-    return rc;
-}
 
 /* The variant opens. */
 static struct model *edited(const char *base, const struct variant_edit *edits, size_t n)
@@ -29,17 +19,6 @@ static struct model *edited(const char *base, const struct variant_edit *edits, 
     int rc = open_edited(&m, base, edits, n, &err);
     cr_assert_eq(rc, 0, "%s", err.text);
     return m;
-}
-
-/* The variant is refused with this code, and the words hold this text. */
-static void refused(const char *base, int code, const char *words, const struct variant_edit *edits, size_t n)
-{
-    struct error err = {0};
-    struct model *m = NULL;
-    int rc = open_edited(&m, base, edits, n, &err);
-    cr_assert_eq(rc, code, "%d: %s", rc, err.text);
-    cr_assert_null(m);
-    cr_assert_not_null(strstr(err.text, words), "\"%s\" does not say \"%s\"", err.text, words);
 }
 
 static struct model *tiny(const char *name)

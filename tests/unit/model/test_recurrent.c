@@ -3,7 +3,7 @@
 #include "model/model.h"
 #include "model/program.h"
 #include "support/made_model.h"
-#include "support/variant.h"
+#include "support/variant_model.h"
 
 #include <errno.h>
 
@@ -22,23 +22,6 @@ static void make_experts(void)
 static void unmake(void)
 {
     (void)unlink(made);
-}
-
-static int open_edited(struct model **m, const struct variant_edit *edits, size_t n, struct error *err)
-{
-    char path[64];
-    variant_write(path, made, edits, n);
-    int rc = model_open(m, path, err);
-    unlink(path);
-    return rc;
-}
-
-static void refused(int code, const char *words, const struct variant_edit *edits, size_t n)
-{
-    struct error err = {0};
-    struct model *m = NULL;
-    cr_assert_eq(open_edited(&m, edits, n, &err), code, "%s", err.text);
-    cr_assert_not_null(strstr(err.text, words), "\"%s\" does not say \"%s\"", err.text, words);
 }
 
 static struct model *opened(void)
@@ -89,32 +72,34 @@ Test(recurrent, value_heads_of_qwen3next_that_share_a_key_head_are_adjacent, .in
 
 Test(recurrent, names_the_key_whose_number_no_delta_net_here_has, .init = make_dense, .fini = unmake)
 {
-    refused(-ENOTSUP, "qwen35.ssm.conv_kernel is 9, expected 2 to 8",
+    refused(made, -ENOTSUP, "qwen35.ssm.conv_kernel is 9, expected 2 to 8",
             EDITS(SET_U32("qwen35.ssm.conv_kernel", 9)));
-    refused(-ENOTSUP, "qwen35.ssm.state_size is 40, expected a multiple of 16",
+    refused(made, -ENOTSUP, "qwen35.ssm.state_size is 40, expected a multiple of 16",
             EDITS(SET_U32("qwen35.ssm.state_size", 40)));
-    refused(-ENOTSUP, "qwen35.ssm.time_step_rank is 5, expected a multiple of ssm.group_count",
+    refused(made, -ENOTSUP, "qwen35.ssm.time_step_rank is 5, expected a multiple of ssm.group_count",
             EDITS(SET_U32("qwen35.ssm.time_step_rank", 5)));
-    refused(-ENOTSUP, "qwen35.ssm.inner_size is 290", EDITS(SET_U32("qwen35.ssm.inner_size", 290)));
-    refused(-ENOTSUP, "qwen35.full_attention_interval is 0",
+    refused(made, -ENOTSUP, "qwen35.ssm.inner_size is 290", EDITS(SET_U32("qwen35.ssm.inner_size", 290)));
+    refused(made, -ENOTSUP, "qwen35.full_attention_interval is 0",
             EDITS(SET_U32("qwen35.full_attention_interval", 0)));
-    refused(-ENOTSUP, "none of 4 layers has attention", EDITS(SET_U32("qwen35.full_attention_interval", 9)));
-    refused(-EBADMSG, "key qwen35.ssm.group_count is missing", EDITS(DROP_KEY("qwen35.ssm.group_count")));
-    refused(-EBADMSG, "attention.recurrent_layers is not an array",
+    refused(made, -ENOTSUP, "none of 4 layers has attention",
+            EDITS(SET_U32("qwen35.full_attention_interval", 9)));
+    refused(made, -EBADMSG, "key qwen35.ssm.group_count is missing",
+            EDITS(DROP_KEY("qwen35.ssm.group_count")));
+    refused(made, -EBADMSG, "attention.recurrent_layers is not an array",
             EDITS(SET_U32("qwen35.attention.recurrent_layers", 1)));
 }
 
 Test(recurrent, names_the_tensor_that_is_missing_or_has_another_shape_or_type, .init = make_dense,
      .fini = unmake)
 {
-    refused(-EBADMSG, "tensor blk.1.ssm_a is missing", EDITS(DROP_TENSOR("blk.1.ssm_a")));
-    refused(-EBADMSG, "tensor blk.0.ssm_dt.bias has shape [5",
+    refused(made, -EBADMSG, "tensor blk.1.ssm_a is missing", EDITS(DROP_TENSOR("blk.1.ssm_a")));
+    refused(made, -EBADMSG, "tensor blk.0.ssm_dt.bias has shape [5",
             EDITS(SET_TENSOR("blk.0.ssm_dt.bias", QUANT_F32, 5, 1)));
-    refused(-EBADMSG, "tensor blk.2.ssm_conv1d.weight has shape [3, 480",
+    refused(made, -EBADMSG, "tensor blk.2.ssm_conv1d.weight has shape [3, 480",
             EDITS(SET_TENSOR("blk.2.ssm_conv1d.weight", QUANT_F32, 3, 480)));
-    refused(-ENOTSUP, "blk.2.ssm_conv1d.weight is a table of type F16",
+    refused(made, -ENOTSUP, "blk.2.ssm_conv1d.weight is a table of type F16",
             EDITS(SET_TENSOR("blk.2.ssm_conv1d.weight", QUANT_F16, 4, 480)));
-    refused(-EBADMSG, "tensor blk.3.post_attention_norm.weight is missing",
+    refused(made, -EBADMSG, "tensor blk.3.post_attention_norm.weight is missing",
             EDITS(DROP_TENSOR("blk.3.post_attention_norm.weight")));
 }
 
@@ -151,7 +136,7 @@ Test(recurrent, experts_whose_gate_and_up_are_one_tensor_have_both, .init = make
     struct model *m = NULL;
     struct error err = {0};
     cr_assert_eq(
-        open_edited(&m,
+        open_edited(&m, made,
                     EDITS(DROP_TENSOR("blk.0.ffn_gate_exps.weight"), DROP_TENSOR("blk.0.ffn_up_exps.weight"),
                           SET_EXPERTS("blk.0.ffn_gate_up_exps.weight", QUANT_Q8_0, 256, 320, 8)),
                     &err),
