@@ -1,7 +1,7 @@
 /* api.h - the routes, and the handlers that answer them: api_*.c. A handler is called when the request's body
  * is there; it replies, fails, or suspends the request. Thread: loop. */
 #pragma once
-#include "http/route.h"
+#include "http/http_route.h"
 
 struct request;
 

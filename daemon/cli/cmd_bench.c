@@ -1,5 +1,5 @@
 /* hearthd bench: prompts and text through the engine, tokens per second beside the machine's limits. */
-#include "bench.h"
+#include "cli/bench/bench.h"
 #include "commands.h"
 #include "roofline/roofline.h"
 #include "base/team.h"

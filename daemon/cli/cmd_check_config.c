@@ -1,10 +1,10 @@
 /* hearthd check-config: whether the daemon would accept its configuration, without starting it. */
 #include "http/access.h"
-#include "generation/chat_template.h"
+#include "chat/chat_template.h"
 #include "commands.h"
 #include "config/config.h"
-#include "service/model_file.h"
-#include "service/runtime.h"
+#include "service/models/model_file.h"
+#include "service/models/runtime.h"
 #include "service/server.h"
 #include "http/tls.h"
 

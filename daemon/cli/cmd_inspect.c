@@ -11,7 +11,7 @@
 #include "model/model.h"
 #include "model/program.h"
 #include "gguf/quant.h"
-#include "service/runtime.h"
+#include "service/models/runtime.h"
 #include "abi/step.h"
 
 #include <errno.h>

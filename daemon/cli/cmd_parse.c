@@ -6,7 +6,7 @@
 #include "base/buf.h"
 #include "base/log.h"
 #include "chat/tool_list.h"
-#include "generation/chat_template.h"
+#include "chat/chat_template.h"
 #include "gguf/gguf.h"
 
 #include <errno.h>

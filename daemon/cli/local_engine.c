@@ -1,6 +1,6 @@
 #include "local_engine.h"
 #include "backend/executor.h"
-#include "service/model_file.h"
+#include "service/models/model_file.h"
 
 #include <errno.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include "config/config.h"
 #include "engine/engine.h"
 #include "base/error.h"
-#include "service/runtime.h"
+#include "service/models/runtime.h"
 
 #include <semaphore.h>
 

@@ -2,7 +2,7 @@
  * (dialect.event). Fed piece by piece, a stream's events go to the dialect at once; a whole reply's are
  * collected. Thread: loop, but answer_open(), which may run on the pool. Memory: the arena's. */
 #pragma once
-#include "call_id.h"
+#include "chat/call_id.h"
 #include "base/buf.h"
 #include "toolcall/toolcall.h"
 

@@ -1,8 +1,8 @@
 #include "chat_messages.h"
 #include "base/buf.h"
-#include "chat_normalise.h"
+#include "chat/chat_normalise.h"
 #include "chat/tool_list.h"
-#include "chat_template.h"
+#include "chat/chat_template.h"
 #include "generation.h"
 
 #include <stdio.h>

@@ -16,7 +16,7 @@
  * Memory: all in the request's arena. */
 #pragma once
 #include "answer.h"
-#include "chat_template.h"
+#include "chat/chat_template.h"
 #include "constraint.h"
 #include "engine/engine.h"
 #include "fim_prompt.h"

@@ -10,7 +10,7 @@
 #include "peer.h"
 #include "pool.h"
 #include "request.h"
-#include "route.h"
+#include "http_route.h"
 
 #include <uv.h>
 

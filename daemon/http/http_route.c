@@ -1,4 +1,4 @@
-#include "route.h"
+#include "http_route.h"
 #include "base/suggest.h"
 
 #include <stdint.h>

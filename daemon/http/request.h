@@ -13,7 +13,7 @@
 #include "base/arena.h"
 #include "base/buf.h"
 #include "pool.h"
-#include "route.h"
+#include "http_route.h"
 #include "unread.h"
 
 #include <microhttpd.h>

@@ -1,7 +1,7 @@
 #include "serve_text.h"
 #include "backend/backend.h"
 #include "model/model.h"
-#include "runtime.h"
+#include "service/models/runtime.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,10 +2,10 @@
 #include "abi/arith.h"
 #include "base/hash.h"
 #include "engine/engine.h"
-#include "generation/chat_template.h"
+#include "chat/chat_template.h"
 #include "generation/generation.h"
 #include "model/model.h"
-#include "runtime.h"
+#include "service/models/runtime.h"
 #include "server_private.h"
 #include "toolcall/toolcall.h"
 

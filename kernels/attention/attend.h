@@ -17,7 +17,7 @@
  *
  * Floor: K and V of a sequence's past once for each group of its rows: 4 bytes a value of f16 and bf16 (K and
  * V together), 2.125 of q8_0; so 147,456 bytes a token of Qwen3-8B in f16. Must match lib/cpu/attention.c
- * in every bit: tests/simt/attending.c, and in whole models tests/cuda/test_cuda_twin.c.
+ * in every bit: tests/simt/attend/attending.c, and in whole models tests/cuda/test_cuda_twin.c.
  *
  * Thread: all compute threads of every block call these together, in this order; between the calls the work
  * area must not be touched.

@@ -1,6 +1,6 @@
 /* attend_head.h - work on one head of q, k or v: norm, rotation, append to the cache. arith.h has the
  * formulas. Floor: reads 4 bytes a value of the head, writes 2 (f16, bf16) or 1.0625 (q8_0) a value of k and
- * v. Tested by tests/simt/attending.c against lib/cpu.
+ * v. Tested by tests/simt/attend/attending.c against lib/cpu.
  * Thread: one warp per head: all 32 lanes call with the same arguments. */
 #pragma once
 #include "abi/arith.h"

@@ -5,7 +5,7 @@
  * A warp does one super-block of one row: lane l its columns 4 l .. + 3 and 128 + 4 l .. + 3, each a word of
  * a fragment (tile.h). Floor: reads one sixteenth of the row's tiles once (Q4_K: 144 bytes in 256 values),
  * though not whole sectors, since a row is scattered over its tile; writes 4 bytes a value. Tested as a node
- * (tests/simt/product_nodes.c), and as an op by tests/cuda/test_cuda_twin.c.
+ * (tests/simt/products/product_nodes.c), and as an op by tests/cuda/test_cuda_twin.c.
  *
  * Thread: embed_super(): all lanes of one warp; embed_op(): all compute threads of every block. */
 #pragma once

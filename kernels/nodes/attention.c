@@ -4,7 +4,7 @@
  * cache types, online softmax in splits (arith.h). A past has position + 1 tokens, so at least one; the
  * position comes from the step in device memory, and n_ctx or more is refused and reported. Any grid,
  * NODE_ATTEND_THREADS threads, args.attend.work_bytes of shared memory. Floor: K and V of every past once.
- * Must match lib/cpu/attention.c: tests/simt/attending.c. */
+ * Must match lib/cpu/attention.c: tests/simt/attend/attending.c. */
 #include "attention/attend.h"
 #include "node.h"
 

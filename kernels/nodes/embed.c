@@ -2,7 +2,7 @@
  *   tokens [n_rows] i32, out [n_rows][out.stride] f32; struct embed_args, node_args.h
  * Any grid, NODE_EMBED_THREADS threads: a warp per super-block of a row. A token out of range is reported,
  * and its row is not written. Floor: 4 bytes a value written, and the row's share of its tiles read (Q4_K:
- * 144 bytes in 256 values). Must match quant_dequantise(): tests/simt/product_nodes.c. */
+ * 144 bytes in 256 values). Must match quant_dequantise(): tests/simt/products/product_nodes.c. */
 #include "matmul/embed.h"
 #include "abi/node_args.h"
 

@@ -3,7 +3,7 @@
  *   struct kv_append_args, node_args.h
  * Any grid, NODE_APPEND_THREADS threads: a warp per head of k or v. A row whose slot, position or page is out
  * of range is skipped and reported. Floor: reads 8 and writes 4 bytes an element, and writes the cache's
- * bytes. Must match ops.append, except for the order inside a tile: tests/simt/attending.c. */
+ * bytes. Must match ops.append, except for the order inside a tile: tests/simt/attend/attending.c. */
 #include "attention/attend_head.h"
 #include "node.h"
 

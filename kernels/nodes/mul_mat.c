@@ -5,7 +5,7 @@
  * Any grid, NODE_PRODUCT_THREADS threads, args.shared.total bytes of shared memory. Floor: the packed bytes
  * of the matrix once for every 8 rows (Q4_K: 2,304 a tile of 16 rows by 256 columns, 0.5625 a weight), if 8
  * quantised rows fit the work area; and 4 bytes a value of x and y. Must match lib/cpu/matmul/matmul.h in
- * every bit: tests/simt/product_nodes.c, and in whole models tests/cuda/test_cuda_twin.c (eager). */
+ * every bit: tests/simt/products/product_nodes.c, and in whole models tests/cuda/test_cuda_twin.c (eager). */
 #include "matmul/product_node.h"
 
 /* Returns the number of columns that fit the work area together; the host makes sure that one does. */

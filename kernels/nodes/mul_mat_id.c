@@ -6,8 +6,8 @@
  * The experts' matrices are parts of one, of n rows each: a multiple of 16, so that a part has whole tiles.
  * Each expert's groups are dealt where those of the one before end. Any grid, NODE_PRODUCT_THREADS threads,
  * args.product.shared.total bytes of shared memory. Floor: the packed bytes of a row's experts, for each row
- * anew. Must match lib/cpu/matmul/team_experts.h in every bit: tests/simt/product_nodes.c, and in whole
- * models tests/cuda/test_cuda_golden.c. */
+ * anew. Must match lib/cpu/matmul/team_experts.h in every bit: tests/simt/products/product_nodes.c, and in
+ * whole models tests/cuda/test_cuda_golden.c. */
 #include "matmul/product_node.h"
 #include "node.h"
 

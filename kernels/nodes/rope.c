@@ -2,7 +2,7 @@
  *   in, out [n_rows][width] f32, heads of head_dim, in == out allowed; struct rope_args, node_args.h
  *   pairs: (2i, 2i + 1), or with neox (i, i + rope_dim / 2); values from rope_dim on stay as they are
  * Any grid, NODE_ROPE_THREADS threads: one pair each. A row with a position of n_ctx or more is skipped and
- * reported. Floor: 8 bytes an element. Must match ops.rope: tests/simt/attending.c. */
+ * reported. Floor: 8 bytes an element. Must match ops.rope: tests/simt/attend/attending.c. */
 #include "abi/arith.h"
 #include "node.h"
 

@@ -2,7 +2,7 @@
  * block are compute threads, and the phases of sample.h follow one another inside it. Shared memory:
  * args.work + SAMPLE_WORK_BYTES. Floor: 4 bytes a logit once, 607,744 for a row of 151,936; once more for a
  * log-probability, and once more for a draw (sample.h). Must match decoder_choose() of lib/cpu/cpu_step.c
- * in every bit: tests/simt/sampling.c, and in whole models tests/cuda/test_cuda_twin.c (eager). */
+ * in every bit: tests/simt/sampling/sampling.c, and in whole models tests/cuda/test_cuda_twin.c (eager). */
 #include "sampling/sample.h"
 
 SIMT_KERNEL(argmax, struct sample_args, DECODER_MAX_CREW, 1)

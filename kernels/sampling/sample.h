@@ -20,7 +20,7 @@
  * Cost: a greedy row reads its logits once and merges a value per segment. A log-probability reads them
  * again. A draw reads them a third time; with top_k or top_p one block then reads them once more to list what
  * the boundary bin leaves. typical_p without top_k lists all tokens that have a mass. Floor: 4 bytes a logit
- * per reading. Tested by tests/simt/sampling.c.
+ * per reading. Tested by tests/simt/sampling/sampling.c.
  *
  * Thread: all compute threads of every block call each phase together, also if the block has no unit. */
 #pragma once

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/cpu_name.h"
 #include "cpu_decoder.h"
-#include "reference.h"
+#include "cpu/reference/reference.h"
 #include "turn.h"
 
 #include <assert.h>

@@ -22,7 +22,7 @@
 #include "model/program.h"
 #include "sampler/sampler.h"
 #include "slots.h"
-#include "tuning.h"
+#include "cpu/tuning/tuning.h"
 #include "backend/step_check.h"
 #include "base/team.h"
 #include "weights.h"

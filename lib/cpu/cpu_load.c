@@ -1,7 +1,7 @@
 /* cpu_load.c - the memory of the cpu decoder: checks that it fits, then allocates weights, KV cache, scratch
  * and tables. */
 #include "cpu_decoder.h"
-#include "reference.h"
+#include "cpu/reference/reference.h"
 #include "gguf/quant.h"
 
 #include <errno.h>

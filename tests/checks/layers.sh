@@ -63,7 +63,7 @@ exit 1
 # daemon/config: daemon/base lib/base lib/backend
 # daemon/json: daemon/base lib/base
 # daemon/http: daemon/base daemon/config lib/base
-# daemon/chat: daemon/base daemon/json lib/base lib/toolcall
+# daemon/chat: daemon/base daemon/json lib/base lib/gguf lib/jinja lib/tokenizer lib/toolcall
 # daemon/schema: daemon/base daemon/json lib/base lib/grammar lib/toolcall
 # daemon/generation: daemon/base daemon/chat daemon/config daemon/http daemon/json daemon/schema lib/base lib/engine lib/gguf lib/grammar lib/jinja lib/sampler lib/tokenizer lib/toolcall
 # daemon/api: daemon/base daemon/chat daemon/http daemon/json daemon/generation daemon/page lib/base lib/engine lib/gguf lib/model lib/sampler lib/toolcall

@@ -2,7 +2,7 @@
  * bits. */
 #include "support/decoder_run.h"
 #include "support/golden.h"
-#include "support/made_model.h"
+#include "support/models/made_model.h"
 #include "support/sanitized.h"
 
 /* Bounds: those of the int8 arithmetic on cpu (test_cpu_golden.c). */

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "support/decoder_run.h"
 #include "support/failing_alloc.h"
-#include "support/made_model.h"
+#include "support/models/made_model.h"
 #include "model/program.h"
 
 #include <dirent.h>

@@ -12,7 +12,7 @@ SOURCES="lib/gguf/gguf.c lib/gguf/gguf_value.c lib/model/model.c lib/model/arch/
     lib/jinja/jinja_value.c lib/jinja/jinja_builtin.c lib/jinja/jinja_text_filters.c lib/jinja/jinja_list_filters.c lib/jinja/jinja_functions.c
     lib/jinja/jinja_methods.c lib/jinja/jinja_format.c lib/jinja/jinja_print.c lib/jinja/jinja_tests.c lib/kv/prefix_file.c
     daemon/json/json.c daemon/json/json_fields.c daemon/generation/generation.c daemon/api/api_generate.c daemon/api/api_openai.c daemon/generation/chat_messages.c
-    daemon/generation/chat_template.c daemon/api/api_tokens.c daemon/http/http.c daemon/http/route.c daemon/http/request.c daemon/http/listener.c daemon/http/access.c
+    daemon/chat/chat_template.c daemon/api/api_tokens.c daemon/http/http.c daemon/http/http_route.c daemon/http/request.c daemon/http/listener.c daemon/http/access.c
     daemon/config/config.c daemon/config/config_keys.c daemon/cli/http_get.c daemon/cli/query_print.c daemon/generation/output_text.c daemon/generation/choice.c"
 
 rm -rf "$profiles"

@@ -2,7 +2,7 @@
  * chooses the template. For any text of users the control tokens of the prompt are those that the template
  * wrote. */
 #include "base/buf.h"
-#include "generation/chat_template.h"
+#include "chat/chat_template.h"
 #include "fuzz.h"
 #include "generation/generation.h"
 #include "gguf/gguf.h"

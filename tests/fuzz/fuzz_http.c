@@ -8,7 +8,7 @@
 enum { CMD_TURN = 0xf8, CMD_KILO, CMD_NEXT, CMD_HALF_CLOSE, CMD_CLOSE, CMD_RESET, CMD_READ, CMD_WAIT };
 
 #include "support/fake_engine.h"
-#include "generation/chat_template.h"
+#include "chat/chat_template.h"
 #include "backend/executor.h"
 #include "fuzz_file.h"
 #include "generation/generation.h"

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 if [ "${1:-}" = one ]; then # SECONDS DIR PROGRAM
     target=${4##*/fuzz_}
     words=""
-    [ ! -e "tests/fuzz/$target.dict" ] || words=-dict=tests/fuzz/$target.dict
+    [ ! -e "tests/fuzz/words/$target.dict" ] || words=-dict=tests/fuzz/words/$target.dict
     mkdir -p "$3/corpora/$target"
     "$4" -max_total_time="$2" -rss_limit_mb=4096 -timeout=120 -print_final_stats=1 -artifact_prefix="$3/crash-$target-" \
         $words "$3/corpora/$target" "tests/fuzz/seeds/$target" >"$3/$target.log" 2>&1

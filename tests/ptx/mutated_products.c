@@ -1,6 +1,6 @@
 /* mutated_products.c - MUL_MAT, on the emulator without the race detector: wrong products show in its result.
  * See mutations.h. */
-#include "product_node_case.h"
+#include "simt/products/product_node_case.h"
 #include "ptx/mutations.h"
 
 static void *open_nothing(void)

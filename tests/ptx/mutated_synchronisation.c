@@ -1,12 +1,12 @@
 /* mutated_synchronisation.c - kernels on the emulator with its race detector: the toys, the products of a
  * program, attention, the resident loop under a
  * toy decoder with its words for the host, and the mma of the GPU's selftest. See mutations.h. */
-#include "attend_cases.h"
-#include "product_case.h"
+#include "simt/attend/attend_cases.h"
+#include "simt/products/product_case.h"
 #include "ptx/mutations.h"
 #include "gpu/kernels/gpu_kernels.h"
 #include "resident/toy_run.h"
-#include "toy_cases.h"
+#include "simt/toys/toy_cases.h"
 
 #include <stdlib.h>
 #include <string.h>

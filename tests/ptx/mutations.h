@@ -1,7 +1,7 @@
 /* mutations.h - the kernels whose PTX a program of mutations runs, each with its case.
  * Thread: one. Memory: `context` belongs to the kernel's open() and close(). */
 #pragma once
-#include "emulator.h"
+#include "simt/emulator/emulator.h"
 
 struct mutated_kernel {
     const char *name; /* as in mutations.txt, without _smNN */

@@ -1,6 +1,6 @@
 /* faults.c - checks that each fault of faults/faults.h is reported with its kind, on every seed, and that
  * correct code passes. */
-#include "emulator.h"
+#include "simt/emulator/emulator.h"
 #include "simt/faults/faults.h"
 
 #include <stdlib.h>

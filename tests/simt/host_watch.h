@@ -6,7 +6,7 @@
  * none, nothing is reported and every access is what it would be. The library's own source has no part in it.
  * Thread: any. */
 #pragma once
-#include "emulator.h"
+#include "simt/emulator/emulator.h"
 
 struct simt_host_watch {
     /* Pinned memory of the driver lies between these; other memory may too. */

@@ -1,6 +1,6 @@
 /* machines.c - checks that a seed determines a run: the same steps and the same report each time, with or
  * without a fault, also while another machine runs another grid on another thread. */
-#include "toy_cases.h"
+#include "simt/toys/toy_cases.h"
 #include "device/simt.h"
 
 #include <pthread.h>

@@ -8,7 +8,7 @@
  *
  * Thread: one. */
 #pragma once
-#include "emulator.h"
+#include "simt/emulator/emulator.h"
 
 /* A source whose kernels a suite runs. */
 struct mutation_subject {

@@ -2,7 +2,7 @@
  * place, gathered rows; and their reports of indices out of range. attending.c also has attention and
  * append. */
 #include "cpu/ops/ops.h"
-#include "emulator.h"
+#include "simt/emulator/emulator.h"
 #include "device/dependency.h"
 #include "abi/node_args.h"
 

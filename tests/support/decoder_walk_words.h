@@ -4,7 +4,7 @@
  * nothing is copied. */
 #pragma once
 #define SIMT_SM 90
-#include "simt/fiber.h"
+#include "simt/emulator/fiber.h"
 
 #include "device/simt.h"
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #pragma once
 #include "fake_engine.h"
 
-#include "generation/chat_template.h"
+#include "chat/chat_template.h"
 #include "config/config.h"
 #include "gguf/gguf.h"
 #include "http/http.h"

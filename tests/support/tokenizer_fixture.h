@@ -2,7 +2,7 @@
 #pragma once
 
 #include "gguf/gguf.h"
-#include "support/gguf_write.h"
+#include "support/models/gguf_write.h"
 #include "tokenizer/tokenizer.h"
 
 #include <stdio.h>

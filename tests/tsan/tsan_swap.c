@@ -4,7 +4,7 @@
  */
 #include "config/config.h"
 #include "service/server.h"
-#include "service/model_swap.h"
+#include "service/models/model_swap.h"
 #include "support/http_socket.h"
 
 #include <pthread.h>

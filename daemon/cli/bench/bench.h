@@ -4,7 +4,7 @@
 #include "abi/route.h"
 #include "config/config.h"
 #include "base/error.h"
-#include "local_engine.h"
+#include "cli/local_engine.h"
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,6 +1,6 @@
 #include "loader.h"
 #include "generation/constraint.h"
-#include "generation/chat_template.h"
+#include "chat/chat_template.h"
 #include "generation/generator.h"
 #include "backend/backend.h"
 #include "backend/executor.h"

@@ -12,7 +12,7 @@
 #include "model_file.h"
 #include "model_reader.h"
 #include "model_room.h"
-#include "server.h"
+#include "service/server.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "model/model.h"
 #include "model_file.h"
-#include "server.h"
+#include "service/server.h"
 
 #include <assert.h>
 #include <errno.h>

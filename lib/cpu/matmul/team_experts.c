@@ -2,7 +2,7 @@
 #include "abi/step.h"
 #include "base/memory.h"
 #include "base/team.h"
-#include "cpu/tuning.h"
+#include "cpu/tuning/tuning.h"
 #include "matmul_pack.h"
 
 #include <assert.h>

@@ -2,7 +2,7 @@
 #include "abi/arith.h"
 #include "abi/step.h"
 #include "base/team.h"
-#include "cpu/tuning.h"
+#include "cpu/tuning/tuning.h"
 
 #include <assert.h>
 #include <stdbool.h>

@@ -1,5 +1,5 @@
 /* cpu_tune.c - the part of load() that chooses the variants of the products (tuning.h). */
-#include "cpu_decoder.h"
+#include "cpu/cpu_decoder.h"
 
 #include <errno.h>
 #include <stdio.h>

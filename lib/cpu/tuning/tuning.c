@@ -1,6 +1,6 @@
 #include "tuning.h"
 #include "gguf/quant.h"
-#include "matmul/matmul_pack.h"
+#include "cpu/matmul/matmul_pack.h"
 
 #include <stdio.h>
 #include <stdlib.h>

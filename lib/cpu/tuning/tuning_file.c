@@ -9,7 +9,7 @@
  */
 #include "base/cpu_name.h"
 #include "gguf/quant.h"
-#include "matmul/matmul_pack.h"
+#include "cpu/matmul/matmul_pack.h"
 #include "tuning.h"
 
 #include <errno.h>

@@ -5,7 +5,7 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/team.h"
-#include "matmul/matmul_pack.h"
+#include "cpu/matmul/matmul_pack.h"
 #include "tuning.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
 #include "gpu_kernels.h"
 #include "device/simt.h"
 
-/* Word i of 32 bits is copy_pattern(i) of tests/gpu/part_copy.c. */
+/* Word i of 32 bits is copy_pattern(i) of tests/gpu/parts/part_copy.c. */
 SIMT_KERNEL(gpu_fill, struct copy_args, COPY_THREADS, 2)
 {
     SIMT_GLOBAL simt_u4 *to = GPU_AT(simt_u4, args.to);

@@ -2,7 +2,7 @@
  * block per SM, launched cooperatively: n_crew compute threads, a producer warp, an I/O warp. In a step the
  * producers stream all words through their rings; the compute warps add them up and meet at a grid barrier,
  * where each block checks its neighbour's mark; block 0 then passes the sum to its I/O warp, the only warp
- * that accesses host memory. tests/gpu/part_first.c has the expected sums. */
+ * that accesses host memory. tests/gpu/parts/part_first.c has the expected sums. */
 #include "guard.h"
 #include "device/weight_ring.h"
 

@@ -2,7 +2,7 @@
  * tile: the fragments of m16n8k32 as in simt.h, unsigned and signed, and of m16n8k16 on the tile's first
  * half. One thread per input: IEEE operations that a flush to zero, a fused product or an approximate
  * division would change, the flush where the rules have it, the functions of arith.h, both directions of f16,
- * and the dot product of four bytes. Must match tests/gpu/part_selftest.c in every bit. */
+ * and the dot product of four bytes. Must match tests/gpu/parts/part_selftest.c in every bit. */
 #include "gpu_kernels.h"
 #include "device/f16.h"
 

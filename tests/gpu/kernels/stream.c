@@ -1,7 +1,7 @@
 /* stream.c - read bandwidth of the weight ring without computation. See gpu_kernels.h. One block per SM:
  * n_crew compute threads and a producer warp. The compute threads read only 16 bytes each of a stage, so that
  * the copies are the limit: n_rounds * n_chunks * chunk_bytes bytes. Must match stream_expected() in
- * tests/gpu/part_stream.c. */
+ * tests/gpu/parts/part_stream.c. */
 #include "guard.h"
 #include "device/weight_ring.h"
 

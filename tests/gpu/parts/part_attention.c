@@ -1,7 +1,7 @@
 /* part_attention.c - E7: attention alone: the shipped kernel of the node, on pasts of several lengths in each
  * type of cache. The layers of one cache are read one after another, so that they come from memory. All keys
  * are equal and so are all values, so the result is the value, which is checked. */
-#include "gpu.h"
+#include "gpu/gpu.h"
 #include "abi/node_args.h"
 #include "abi/step.h"
 #include "gpu/kernels/gpu_kernels.h"

@@ -2,7 +2,7 @@
  * of its own beside a grid that fills the device. A call that has not returned after LIMIT_S "waits"; its
  * process then ends the kernel. One more process holds the device meanwhile, so that the driver does not
  * start it anew for each. */
-#include "gpu.h"
+#include "gpu/gpu.h"
 #include "base/clock.h"
 #include "gpu/kernels/gpu_kernels.h"
 

@@ -1,6 +1,6 @@
 /* part_copy.c - the ceilings: device memory read and copied by plain loads, copied by the driver, and the
  * bus. Copy bandwidth counts bytes read and bytes written. */
-#include "gpu.h"
+#include "gpu/gpu.h"
 #include "base/clock.h"
 #include "gpu/kernels/gpu_kernels.h"
 

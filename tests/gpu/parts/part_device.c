@@ -1,5 +1,5 @@
 /* part_device.c - the device, the driver, and its compiler's registers and local memory for every kernel. */
-#include "gpu.h"
+#include "gpu/gpu.h"
 
 #include <errno.h>
 #include <stdio.h>

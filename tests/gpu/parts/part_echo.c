@@ -1,6 +1,6 @@
 /* part_echo.c - E3: round trip of a word to the device, cost of a poll of host memory on the device, and
  * whether steps stay even while the I/O warp polls and the host asks. */
-#include "gpu.h"
+#include "gpu/gpu.h"
 #include "base/clock.h"
 #include "gpu/kernels/gpu_kernels.h"
 

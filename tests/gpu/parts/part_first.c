@@ -1,5 +1,5 @@
 /* part_first.c - runs the decoder's skeleton on this device: checks that its basic mechanisms work at all. */
-#include "gpu.h"
+#include "gpu/gpu.h"
 #include "base/clock.h"
 #include "gpu/kernels/gpu_kernels.h"
 

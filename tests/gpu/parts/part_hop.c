@@ -1,6 +1,6 @@
 /* part_hop.c - E2: the cost of one wait, block to block and all to all, alone and while memory is streamed.
  */
-#include "gpu.h"
+#include "gpu/gpu.h"
 #include "gpu/kernels/gpu_kernels.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* part_idle.c - E5: watts of a waiting kernel, by how long it sleeps between two polls. The watts come from
  * the command in GPU_POWER ("watts, MHz"); without it only the polls are counted. */
-#include "gpu.h"
+#include "gpu/gpu.h"
 #include "gpu/kernels/gpu_kernels.h"
-#include "power.h"
+#include "gpu/power.h"
 
 #include <errno.h>
 

@@ -1,6 +1,6 @@
 /* part_product.c - E4: the decoder's matrix product alone, on the shapes of real models, compared with what
  * the weight ring can read. The weights are a pattern, not a model's. */
-#include "gpu.h"
+#include "gpu/gpu.h"
 #include "cuda/pack.h"
 #include "cuda/plan.h"
 #include "gpu/kernels/gpu_kernels.h"

@@ -1,5 +1,5 @@
 /* part_selftest.c - compares the device's arithmetic with integer and IEEE reference results, bit by bit. */
-#include "gpu.h"
+#include "gpu/gpu.h"
 #include "abi/arith.h"
 #include "base/half.h"
 #include "gpu/kernels/gpu_kernels.h"

@@ -1,6 +1,6 @@
 /* part_stream.c - E1: read bandwidth of the weight ring without computation, by depth and size of its stages;
  * and the cost of grid barriers, with producers that continue and with producers that wait too. */
-#include "gpu.h"
+#include "gpu/gpu.h"
 #include "gpu/kernels/gpu_kernels.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* A request ends in the queue, in prefill and in decode, by its client's leaving, by DELETE /requests/{id} or
  * by a deadline: computing stops, slots and pages return, and it is counted as what it was. The model has
  * random weights and a long context, so that a prompt is long enough to be caught half computed. */
-#include "harness.h"
+#include "integration/harness.h"
 
 #include <libgen.h>
 

@@ -1,7 +1,7 @@
 /* Chats as the model's template writes them: the prompt's tokens are those of the text written out by hand.
  */
-#include "support/variant.h"
-#include "harness.h"
+#include "support/models/variant.h"
+#include "integration/harness.h"
 
 #include <stdlib.h>
 #include <unistd.h>

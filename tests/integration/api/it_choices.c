@@ -1,6 +1,6 @@
 /* Several choices of one prompt, of the real daemon and in each dialect: every one is the text that its seed
  * gives alone, whole and streamed, and the prompt is computed and counted once. */
-#include "harness.h"
+#include "integration/harness.h"
 
 #define PROMPT   "\"prompt\":\"Once upon a time\",\"max_tokens\":40"
 #define COMPLETE "/v1/completions"

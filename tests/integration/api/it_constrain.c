@@ -1,7 +1,7 @@
 /* Constrained texts over HTTP: every field that asks for one, what is refused, and that nothing beside them
  * matters. */
 #include "grammar/matcher.h"
-#include "harness.h"
+#include "integration/harness.h"
 #include "schema/schema.h"
 
 #include <unistd.h>

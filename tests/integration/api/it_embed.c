@@ -1,5 +1,5 @@
 /* Vectors of texts in the dialects that ask for them, and several prompts in one request. */
-#include "harness.h"
+#include "integration/harness.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* Every refusal of POST /generate: status, type, the field and the limit in words. */
-#include "harness.h"
+#include "integration/harness.h"
 
 static void refused(const char *body, const char *words)
 {

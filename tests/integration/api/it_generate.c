@@ -1,5 +1,5 @@
 /* POST /generate of the real daemon: text, seeds, stops, log-probabilities, limits of the context. */
-#include "harness.h"
+#include "integration/harness.h"
 
 #include <math.h>
 

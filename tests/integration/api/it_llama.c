@@ -1,6 +1,6 @@
 /* llama-server's dialect: its names in and out. */
 #include "api/api.h"
-#include "harness.h"
+#include "integration/harness.h"
 
 static json_t *ok(const char *path, const char *body)
 {

@@ -1,6 +1,6 @@
 /* The OpenAI dialect: models, completions, chat, their streams and their refusals. */
-#include "support/variant.h"
-#include "harness.h"
+#include "support/models/variant.h"
+#include "integration/harness.h"
 
 #include <fcntl.h>
 #include <sys/sendfile.h>

@@ -1,5 +1,5 @@
 /* Filters that go beyond the decoder's, as clients name them. */
-#include "harness.h"
+#include "integration/harness.h"
 
 #define COMPLETE "/v1/completions"
 

@@ -1,5 +1,5 @@
 /* Streams of the real daemon: the same text in pieces, and a client that leaves in any phase. */
-#include "harness.h"
+#include "integration/harness.h"
 
 #define BODY(rest) "{\"prompt\":\"Once upon a time\",\"temperature\":0" rest "}"
 

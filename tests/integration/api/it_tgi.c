@@ -1,5 +1,5 @@
 /* TGI's dialect: POST /generate_stream. */
-#include "harness.h"
+#include "integration/harness.h"
 
 #define ROUTE "/generate_stream"
 

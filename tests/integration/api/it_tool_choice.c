@@ -1,7 +1,7 @@
 /* Calls that a client insists on: a model with random weights, which would write nonsense, makes them, in
  * every dialect that can ask. */
-#include "support/variant.h"
-#include "harness.h"
+#include "support/models/variant.h"
+#include "integration/harness.h"
 
 #include <unistd.h>
 

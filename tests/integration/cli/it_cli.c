@@ -1,6 +1,6 @@
 /* The command line from outside: exit codes, words, signals. */
-#include "process.h"
-#include "slow.h"
+#include "integration/process.h"
+#include "integration/slow.h"
 #include "support/listen.h"
 
 #include <criterion/criterion.h>

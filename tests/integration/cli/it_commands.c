@@ -1,6 +1,6 @@
 /* The commands beside serve, from outside: run, bench, stats, and what each says of itself. */
-#include "process.h"
-#include "slow.h"
+#include "integration/process.h"
+#include "integration/slow.h"
 #include "support/listen.h"
 
 #include <criterion/criterion.h>

@@ -1,7 +1,7 @@
 /* The recorded float64 references through HTTP: `prompt` as token ids, `prompt_logprobs` as a client sees
  * them. */
 #include "support/golden.h"
-#include "harness.h"
+#include "integration/harness.h"
 
 #define WORST 0.045
 #define MEAN  0.030

@@ -1,6 +1,6 @@
 /* Several models of one directory: a request names its model, which is loaded beside the others or in their
  * place, and goes again; what names none, what is no model, and what ends while requests wait for one. */
-#include "admin.h"
+#include "integration/admin.h"
 
 #define QWEN  HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf"
 #define LLAMA HEARTH_TEST_DATA "/tiny-llama3-s15-q4_k_m.gguf"

@@ -1,6 +1,6 @@
 /* The prefix cache on disk with the real daemon: a long prompt costs nothing after a restart, its text is the
  * same, and what is broken, foreign or another's is not used. */
-#include "harness.h"
+#include "integration/harness.h"
 #include "gguf/gguf.h"
 #include "support/temporary_dir.h"
 

@@ -1,7 +1,7 @@
 /* Models with recurrent layers through the real daemon: a prompt goes on from the state that an earlier one
  * has left, its choices share it, drafts are taken back, and the texts are the same, also after a client has
  * left, after another model, and after a restart. */
-#include "admin.h"
+#include "integration/admin.h"
 
 #include <dirent.h>
 #include <libgen.h>

@@ -1,7 +1,7 @@
 /* Another model in place of the one that serves, without a restart: what begins and ends on which, what is
  * not reused, what cannot be loaded, and a model that is put away and fetched back. */
-#include "admin.h"
-#include "starved.h"
+#include "integration/admin.h"
+#include "integration/starved.h"
 
 #define Q4    "tiny-qwen3-s11-q4_k_m.gguf"
 #define Q8    "tiny-qwen3-s11-q8_0.gguf" /* the same weights and vocabulary, other bits */

@@ -2,7 +2,7 @@
  * keep what their windows cover, and the texts are those of a short context, where every layer keeps all:
  * after a prefix hit, for each of several choices, with drafts, after a client has left, another model, and a
  * restart. */
-#include "admin.h"
+#include "integration/admin.h"
 
 #include <dirent.h>
 #include <libgen.h>

@@ -1,7 +1,7 @@
 /* Access: keys, hosts, origins, limits, and each client's own requests. */
-#include "harness.h"
+#include "integration/harness.h"
 #include "api/api.h"
-#include "http/route.h"
+#include "http/http_route.h"
 
 #include <fcntl.h>
 #include <stdio.h>

@@ -2,9 +2,9 @@
  * a process that is stopped for a while, a client that takes nothing. tests/bench/chaos.sh has what needs
  * root.
  */
-#include "harness.h"
-#include "process.h"
-#include "starved.h"
+#include "integration/harness.h"
+#include "integration/process.h"
+#include "integration/starved.h"
 #include "support/temporary_dir.h"
 
 #include <fcntl.h>

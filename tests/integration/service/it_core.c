@@ -1,5 +1,5 @@
 /* Memory holds keys and prompts: a crash writes none of it unless that is asked for. */
-#include "harness.h"
+#include "integration/harness.h"
 #include "support/temporary_dir.h"
 
 #include <errno.h>

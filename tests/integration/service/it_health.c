@@ -1,5 +1,5 @@
 /* Health, figures, and the life of the daemon as a client and a service manager see it. */
-#include "harness.h"
+#include "integration/harness.h"
 #include "support/listen.h"
 
 #include <libgen.h>

@@ -1,6 +1,6 @@
 /* Requests that no client should send, answered or cut: large bodies, deep nesting, many
  * headers, slow senders, too many connections. */
-#include "harness.h"
+#include "integration/harness.h"
 
 #include <dirent.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* log_format = json: in all events and with any bytes, each line of the log is one JSON object with
  * the members that log.h and the README name. */
-#include "admin.h"
+#include "integration/admin.h"
 
 #include <sys/un.h>
 

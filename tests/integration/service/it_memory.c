@@ -1,6 +1,6 @@
 /* The memory that a client can make the daemon hold: room for answers that have not begun, what a chat was
  * made of, answers that are not taken. */
-#include "harness.h"
+#include "integration/harness.h"
 
 #include <poll.h>
 

@@ -1,5 +1,5 @@
 /* GET /metrics: what it counts is what was asked. */
-#include "harness.h"
+#include "integration/harness.h"
 
 #include <stdlib.h>
 #include <string.h>

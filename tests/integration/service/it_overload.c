@@ -1,5 +1,5 @@
 /* Order and refusals of requests when there is more work than slots. */
-#include "harness.h"
+#include "integration/harness.h"
 
 static int send_as(const char *id, const char *body)
 {

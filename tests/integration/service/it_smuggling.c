@@ -2,7 +2,7 @@
  * itself, which refuses them and closes the connection, and through HAProxy with the shipped configuration,
  * where both must have seen the same requests. In each a second request, GET /smuggled, stands where the
  * first may end. */
-#include "harness.h"
+#include "integration/harness.h"
 #include "support/listen.h"
 
 #include <sys/mman.h>

@@ -3,8 +3,8 @@
  * lib/ and daemon/, then (not in a sanitized build) those of the libraries, where a connection may be cut
  * too.
  */
-#include "admin.h"
-#include "starved.h"
+#include "integration/admin.h"
+#include "integration/starved.h"
 
 #include <sys/mman.h>
 

@@ -1,7 +1,7 @@
 /* hearthd as a service: the test plays systemd, with a notify socket, a listening socket, a watchdog and the
  * journal's variable. */
-#include "process.h"
-#include "slow.h"
+#include "integration/process.h"
+#include "integration/slow.h"
 #include "support/http_client.h"
 #include "support/listen.h"
 #include "support/temporary_dir.h"

@@ -2,8 +2,8 @@
  * and compared with lib/cpu: results and cache must be the same in every bit.
  * Thread: one per case. */
 #pragma once
-#include "simt/attend/attend_grid.h"
-#include "emulator.h"
+#include "attend_grid.h"
+#include "simt/emulator/emulator.h"
 #include "abi/step.h"
 
 #define ATTEND_CASE_SLOTS 5

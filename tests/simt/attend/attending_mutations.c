@@ -1,7 +1,7 @@
 /* attending_mutations.c - removes every synchronisation of attention and of the nodes' kernels in turn;
  * mutation_suite.h has the rules. */
 #include "attend_cases.h"
-#include "mutation_suite.h"
+#include "simt/mutation_suite.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 #include "small_model.h"
 #include "cuda/pack.h"
 #include "simt/resident/program_build.h"
-#include "support/random_blocks.h"
+#include "support/models/random_blocks.h"
 
 #include <math.h>
 #include <stdlib.h>

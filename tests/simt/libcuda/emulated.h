@@ -8,7 +8,7 @@
  * Thread: all fields are under `emulated.lock`, which call_begin() takes and call_end() releases. */
 #pragma once
 #include "cuda/driver.h"
-#include "simt/emulator.h"
+#include "simt/emulator/emulator.h"
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -3,7 +3,7 @@
 #include "cpu/ops/ops.h"
 #include "cuda/pack.h"
 #include "gguf/quant.h"
-#include "support/block_scales.h"
+#include "support/models/block_scales.h"
 
 #include "abi/schedule.h"
 

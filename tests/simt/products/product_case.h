@@ -2,7 +2,7 @@
  * a random program of one to three products (types, shapes, epilogues, gains, biases, rows) on a random grid.
  * Thread: one per case. */
 #pragma once
-#include "emulator.h"
+#include "simt/emulator/emulator.h"
 
 struct product_case;
 

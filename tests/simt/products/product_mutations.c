@@ -1,6 +1,6 @@
 /* product_mutations.c - removes every synchronisation of matrix products in turn, as ops of a program and as
  * nodes, and of the gather of embeddings; mutation_suite.h has the rules. */
-#include "mutation_suite.h"
+#include "simt/mutation_suite.h"
 #include "product_case.h"
 #include "product_node_case.h"
 

@@ -5,7 +5,7 @@
 #include "device/dependency.h"
 #include "abi/node_args.h"
 #include "gguf/quant.h"
-#include "support/random_blocks.h"
+#include "support/models/random_blocks.h"
 #include "abi/schedule.h"
 
 #include <assert.h>

@@ -2,7 +2,7 @@
  * every bit, on a random shape, grid and step, and that they report an index out of range instead of using
  * it. Thread: one per case. */
 #pragma once
-#include "emulator.h"
+#include "simt/emulator/emulator.h"
 
 struct product_node {
     uint64_t seed; /* everything follows from it */

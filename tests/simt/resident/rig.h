@@ -3,7 +3,7 @@
  * Thread: the test's; `outside` may be set by another. */
 #pragma once
 #include "abi/device_abi.h"
-#include "simt/emulator.h"
+#include "simt/emulator/emulator.h"
 #include "cuda/plan.h"
 
 #define RIG_BUFFERS 40

@@ -1,6 +1,6 @@
 #include "sample_cases.h"
 #include "sampler/sampler.h"
-#include "simt/sampling/sample_grid.h"
+#include "sample_grid.h"
 
 #include <math.h>
 #include <stdlib.h>

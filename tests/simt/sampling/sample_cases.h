@@ -1,7 +1,7 @@
 /* sample_cases.h - steps to sample, with generated logits, run by the kernels of sample.h on the emulator and
  * by the reference, lib/cpu/cpu_backend.c. Thread: one per case. */
 #pragma once
-#include "emulator.h"
+#include "simt/emulator/emulator.h"
 #include "abi/sample_layout.h"
 
 /* Parameters of a case; the rest follows from its number. */

@@ -4,12 +4,12 @@
  *
  *   simt_seeds [PHASES [FIRST]]    all phases, or those listed, separated by commas; from that seed on
  *   SIMT_SEEDS=n                   seeds per phase (1000) */
-#include "simt/attend_cases.h"
-#include "simt/product_case.h"
-#include "simt/product_node_case.h"
-#include "simt/sample_cases.h"
+#include "simt/attend/attend_cases.h"
+#include "simt/products/product_case.h"
+#include "simt/products/product_node_case.h"
+#include "simt/sampling/sample_cases.h"
 #include "simt/decoding/small_run.h"
-#include "simt/toy_cases.h"
+#include "simt/toys/toy_cases.h"
 #include "simt/resident/toy_run.h"
 
 #include <stdlib.h>

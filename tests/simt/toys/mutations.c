@@ -1,6 +1,6 @@
 /* mutations.c - shows on the toys that the emulator finds removed synchronisation; mutation_suite.h has the
  * rules. */
-#include "mutation_suite.h"
+#include "simt/mutation_suite.h"
 #include "toy_cases.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 #include "toy_cases.h"
-#include "simt/toys/toys.h"
+#include "toys.h"
 
 #include <stdlib.h>
 #include <string.h>

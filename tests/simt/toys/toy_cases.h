@@ -1,7 +1,7 @@
 /* toy_cases.h - a launch of each toy kernel with its buffers, and its expected output. Thread: one per
  * case. */
 #pragma once
-#include "emulator.h"
+#include "simt/emulator/emulator.h"
 
 struct toy_case;
 

@@ -1,8 +1,8 @@
 /* The executors over a made backend. */
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
 #include "backend/executor.h"
 #include "model/program.h"
-#include "support/variant.h"
+#include "support/models/variant.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -1,6 +1,6 @@
 /* Messages that a template refuses behind others become part of them: the texts, and the memory it takes. */
-#include "generation/chat_normalise.h"
-#include "generation/chat_template.h"
+#include "chat/chat_normalise.h"
+#include "chat/chat_template.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
 #include "tokenizer/tokenizer.h"

@@ -1,6 +1,6 @@
 /* The chat templates of model families against what Jinja makes of them, and the tokens that end a turn of
  * theirs. The templates are beside the checkout. */
-#include "support/gguf_write.h"
+#include "support/models/gguf_write.h"
 #include "support/jinja_render.h"
 #include "support/tokenizer_fixture.h"
 

@@ -1,5 +1,5 @@
 /* The arithmetic of a benchmark: names, medians, fractions. */
-#include "cli/bench.h"
+#include "cli/bench/bench.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* The report of `hearthd inspect`, as text and as JSON. */
 #include "cli/commands.h"
-#include "support/variant.h"
+#include "support/models/variant.h"
 
 #include <criterion/criterion.h>
 #include <jansson.h>

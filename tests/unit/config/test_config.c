@@ -2,7 +2,7 @@
 #include "config/config.h"
 #include "config/config_keys.h"
 #include "base/team.h"
-#include "service/runtime.h"
+#include "service/models/runtime.h"
 #include "toolcall/toolcall.h"
 
 #include <criterion/criterion.h>

@@ -1,7 +1,7 @@
 /* The cpu backend's promise: the same bits however the work is cut, and nothing done on a bad index. */
 #include "base/memory.h"
 #include "support/decoder_run.h"
-#include "support/made_model.h"
+#include "support/models/made_model.h"
 #include "support/sanitized.h"
 #include "cpu/cpu_decoder.h"
 #include "cpu/matmul/matmul_pack.h"

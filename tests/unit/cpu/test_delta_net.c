@@ -2,7 +2,7 @@
 #include "abi/delta.h"
 #include "cpu/ops/ops.h"
 #include "support/decoder_run.h"
-#include "support/made_model.h"
+#include "support/models/made_model.h"
 #include "support/sanitized.h"
 
 #include <errno.h>

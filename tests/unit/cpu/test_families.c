@@ -1,8 +1,8 @@
 /* Families beside Llama and Qwen: every way to run one gives the same bits. */
 #include "support/decoder_run.h"
 #include "support/golden.h"
-#include "support/made_model.h"
-#include "support/variant.h"
+#include "support/models/made_model.h"
+#include "support/models/variant.h"
 #include "support/sanitized.h"
 
 enum { N_TOKENS = 200, N_LONG = 700, N_VOCAB = 320 };

@@ -1,7 +1,7 @@
 /* The served arithmetic against the float oracle: the demo model, teacher-forced on stories it told itself,
  * and random models with float weights, whose activations are not quantised. */
 #include "support/decoder_run.h"
-#include "support/made_model.h"
+#include "support/models/made_model.h"
 
 #include <math.h>
 #include <unistd.h>

@@ -3,7 +3,7 @@
 #include "cpu/matmul/matmul.h"
 #include "gguf/quant.h"
 #include "matmul_tile_model.h"
-#include "support/block_scales.h"
+#include "support/models/block_scales.h"
 #include "support/guarded.h"
 #include "support/sanitized.h"
 

@@ -1,9 +1,9 @@
 /* The exact arithmetic, against recorded float64 logits. */
-#include "cpu/reference.h"
+#include "cpu/reference/reference.h"
 #include "backend/executor.h"
 #include "support/failing_alloc.h"
 #include "support/golden.h"
-#include "support/variant.h"
+#include "support/models/variant.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

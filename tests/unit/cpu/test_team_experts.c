@@ -2,7 +2,7 @@
 #include "base/team.h"
 #include "cpu/matmul/matmul_pack.h"
 #include "cpu/matmul/team_experts.h"
-#include "cpu/tuning.h"
+#include "cpu/tuning/tuning.h"
 #include "gguf/quant.h"
 
 #include <criterion/criterion.h>

@@ -2,7 +2,7 @@
 #include "base/clock.h"
 #include "base/team.h"
 #include "cpu/matmul/matmul_pack.h"
-#include "cpu/tuning.h"
+#include "cpu/tuning/tuning.h"
 #include "gguf/quant.h"
 
 #include <criterion/criterion.h>

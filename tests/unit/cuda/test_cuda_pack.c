@@ -2,7 +2,7 @@
 #include "cuda/pack.h"
 #include "base/half.h"
 #include "gguf/quant.h"
-#include "support/block_scales.h"
+#include "support/models/block_scales.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

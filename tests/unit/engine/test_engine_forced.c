@@ -1,7 +1,7 @@
 /* Drafts of constrained texts, whose bytes the grammar forces: the same tokens and log-probabilities as
  * without them, in fewer steps. */
 #include "support/constrain_identity.h"
-#include "support/made_model.h"
+#include "support/models/made_model.h"
 
 #define MODEL HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf"
 

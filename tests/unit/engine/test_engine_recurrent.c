@@ -1,7 +1,7 @@
 /* Requests of a model with recurrent layers: the same bits in all circumstances, wherever they begin with the
  * state that an earlier one has left. */
 #include "support/draft_identity.h"
-#include "support/made_model.h"
+#include "support/models/made_model.h"
 
 static const struct named_circumstances cases[] = {
     BESIDE_SEVEN_OTHERS,

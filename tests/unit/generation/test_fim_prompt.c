@@ -1,7 +1,7 @@
 /* Prompts for a text in the middle, in the marks of each family. */
 #include "generation/generation.h"
 #include "gguf/gguf.h"
-#include "support/made_vocab.h"
+#include "support/models/made_vocab.h"
 #include "support/tokenizer_fixture.h"
 
 #include <criterion/criterion.h>

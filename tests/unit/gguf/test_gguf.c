@@ -1,8 +1,8 @@
 /* GGUF files, whole and broken. */
-#include "support/gguf_write.h"
+#include "support/models/gguf_write.h"
 #include "support/failing_alloc.h"
 #include "gguf/quant.h"
-#include "support/tensor_bytes.h"
+#include "support/models/tensor_bytes.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

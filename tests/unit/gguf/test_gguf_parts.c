@@ -1,7 +1,7 @@
 /* Models in several files, and parts that do not belong together. */
 #include "gguf/gguf.h"
 #include "support/decoder_run.h"
-#include "support/split_model.h"
+#include "support/models/split_model.h"
 #include "support/temporary_dir.h"
 
 #include <criterion/criterion.h>

@@ -2,8 +2,8 @@
 #include "gguf/gguf.h"
 #include "base/half.h"
 #include "gguf/quant.h"
-#include "support/block_scales.h"
-#include "support/tensor_bytes.h"
+#include "support/models/block_scales.h"
+#include "support/models/tensor_bytes.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

@@ -2,7 +2,7 @@
 #include "support/failing_alloc.h"
 #include "model/graph.h"
 #include "model/model.h"
-#include "support/variant_model.h"
+#include "support/models/variant_model.h"
 
 #include <errno.h>
 #include <math.h>

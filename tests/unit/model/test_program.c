@@ -2,7 +2,7 @@
 #include "support/failing_alloc.h"
 #include "model/graph.h"
 #include "model/program.h"
-#include "support/variant.h"
+#include "support/models/variant.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

@@ -2,8 +2,8 @@
 #include "model/graph.h"
 #include "model/model.h"
 #include "model/program.h"
-#include "support/made_model.h"
-#include "support/variant_model.h"
+#include "support/models/made_model.h"
+#include "support/models/variant_model.h"
 
 #include <errno.h>
 

@@ -2,8 +2,8 @@
 #include "model/model.h"
 #include "support/decoder_run.h"
 #include "support/golden.h"
-#include "support/made_model.h"
-#include "support/variant_model.h"
+#include "support/models/made_model.h"
+#include "support/models/variant_model.h"
 
 #include <errno.h>
 

@@ -4,7 +4,7 @@
 #include "backend/executor.h"
 #include "model/graph.h"
 #include "model/model.h"
-#include "support/tensor_bytes.h"
+#include "support/models/tensor_bytes.h"
 #include "model/weight_use.h"
 
 #include <criterion/criterion.h>

@@ -1,5 +1,5 @@
 /* Notices of a load to the service manager. Time is an argument. */
-#include "service/load_notice.h"
+#include "service/models/load_notice.h"
 
 #include <criterion/criterion.h>
 

@@ -1,5 +1,5 @@
 /* The models of a directory by name. */
-#include "service/model_dir.h"
+#include "service/models/model_dir.h"
 #include "support/temporary_dir.h"
 
 #include <criterion/criterion.h>

@@ -1,5 +1,5 @@
 /* The choice of a model file, and the errors for one that does not exist. */
-#include "service/model_file.h"
+#include "service/models/model_file.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>

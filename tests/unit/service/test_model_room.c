@@ -1,5 +1,5 @@
 /* The choice of the loaded model that makes room for another. */
-#include "service/model_room.h"
+#include "service/models/model_room.h"
 
 #include <criterion/criterion.h>
 

@@ -1,5 +1,5 @@
 /* A model made ready: what the file does meanwhile. */
-#include "service/runtime.h"
+#include "service/models/runtime.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
 #include "support/temporary_dir.h"

@@ -1,7 +1,7 @@
 /* Random models of mkmodel: shapes, mixes of types, vocabularies. */
-#include "support/random_blocks.h"
+#include "support/models/random_blocks.h"
 #include "gguf/gguf.h"
-#include "support/tensor_bytes.h"
+#include "support/models/tensor_bytes.h"
 
 #include <criterion/criterion.h>
 #include <math.h>

@@ -1,7 +1,7 @@
 /* The merging of long words against the plainest way to do it: look for the best pair, again and again. The
  * vocabularies are random, so ranks do not rise from short texts to long ones as they do where merges were
  * learned. */
-#include "support/gguf_write.h"
+#include "support/models/gguf_write.h"
 #include "support/tokenizer_fixture.h"
 
 #include <criterion/criterion.h>

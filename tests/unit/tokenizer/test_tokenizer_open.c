@@ -1,5 +1,5 @@
 /* Opening a vocabulary: files that are refused, and settings that change the ids. */
-#include "support/gguf_write.h"
+#include "support/models/gguf_write.h"
 #include "support/failing_alloc.h"
 #include "support/tokenizer_fixture.h"
 
