@@ -8,13 +8,13 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define TURN_CLIENTS                                                                                         \
-    64 /* clients of a turn that are remembered; those behind them wait for the next turn                    \
-        */
+#define TURN_CLIENTS 64 /* clients of a turn that are remembered; those behind them wait for the next */
+
+TAILQ_HEAD(job_list, pool_job);
 
 struct queue {
-    struct pool_job *first, **end;
-    uint64_t turn; /* of the job that began last */
+    struct job_list jobs; /* by turn */
+    uint64_t turn;        /* of the job that began last */
     uint64_t begun[TURN_CLIENTS];
     unsigned n_begun;                   /* clients with a job of this turn that has begun */
     uint64_t running[POOL_MAX_THREADS]; /* clients whose jobs run now */
@@ -30,25 +30,14 @@ struct worker {
 struct pool {
     pthread_mutex_t lock;
     pthread_cond_t came[POOL_N_CLASSES]; /* a job of this class, or the end */
-    struct queue waiting[POOL_N_CLASSES], done;
+    struct queue waiting[POOL_N_CLASSES];
+    struct job_list done;
     bool closing;
     struct worker workers[POOL_N_CLASSES * POOL_MAX_THREADS];
     unsigned n_workers;
     void (*wake)(void *context);
     void *context;
 };
-
-static void queue_open(struct queue *q)
-{
-    *q = (struct queue){.end = &q->first};
-}
-
-static void queue_add(struct queue *q, struct pool_job *job)
-{
-    job->next = NULL;
-    *q->end = job;
-    q->end = &job->next;
-}
 
 /* No job waits, so the turn has ended: only clients whose jobs still run have had theirs of the next. A job
  * that another had before, however long ago, sets it back no more. */
@@ -71,49 +60,45 @@ static bool has_begun(const struct queue *q, uint64_t client)
  * client that adds a job whenever one has begun goes behind all that wait in this turn. */
 static void queue_add_in_turn(struct queue *q, struct pool_job *job)
 {
-    struct pool_job **at = &q->first;
-    if (!q->first)
+    struct pool_job *other;
+    if (TAILQ_EMPTY(&q->jobs))
         queue_begin_turn(q);
     job->turn = q->turn + has_begun(q, job->client);
-    for (const struct pool_job *j = q->first; j; j = j->next)
-        if (j->client == job->client)
-            job->turn = j->turn + 1;
-    while (*at && (*at)->turn <= job->turn)
-        at = &(*at)->next;
-    job->next = *at;
-    *at = job;
-    if (!job->next)
-        q->end = &job->next;
+    TAILQ_FOREACH(other, &q->jobs, link)
+        if (other->client == job->client)
+            job->turn = other->turn + 1;
+    TAILQ_FOREACH_REVERSE(other, &q->jobs, job_list, link)
+        if (other->turn <= job->turn)
+            break;
+    if (other)
+        TAILQ_INSERT_AFTER(&q->jobs, other, job, link);
+    else
+        TAILQ_INSERT_HEAD(&q->jobs, job, link);
 }
 
 /* False when it is not there. */
 static bool queue_remove(struct queue *q, struct pool_job *job)
 {
-    struct pool_job **at = &q->first;
-    while (*at && *at != job)
-        at = &(*at)->next;
-    if (!*at)
-        return false;
-    *at = job->next;
-    if (!*at)
-        q->end = at;
-    return true;
+    struct pool_job *other;
+    TAILQ_FOREACH(other, &q->jobs, link)
+        if (other == job)
+            break;
+    if (other)
+        TAILQ_REMOVE(&q->jobs, job, link);
+    return other;
 }
 
-static struct pool_job *queue_take(struct queue *q)
+static struct pool_job *remove_first(struct job_list *jobs)
 {
-    struct pool_job *job = q->first;
-    if (!job)
-        return NULL;
-    q->first = job->next;
-    if (!q->first)
-        q->end = &q->first;
+    struct pool_job *job = TAILQ_FIRST(jobs);
+    if (job)
+        TAILQ_REMOVE(jobs, job, link);
     return job;
 }
 
 static struct pool_job *queue_take_in_turn(struct queue *q)
 {
-    struct pool_job *job = queue_take(q);
+    struct pool_job *job = remove_first(&q->jobs);
     if (!job)
         return NULL;
     if (job->turn != q->turn)
@@ -167,7 +152,7 @@ static void *work(void *arg)
         job->run(job);
         pthread_mutex_lock(&p->lock);
         queue_ran(&p->waiting[w->class], job->client);
-        queue_add(&p->done, job);
+        TAILQ_INSERT_TAIL(&p->done, job, link);
         pthread_mutex_unlock(&p->lock);
         p->wake(p->context);
         pthread_mutex_lock(&p->lock);
@@ -197,10 +182,10 @@ int pool_open(struct pool **out, void (*wake)(void *context), void *context, str
     p->wake = wake;
     p->context = context;
     pthread_mutex_init(&p->lock, NULL);
-    queue_open(&p->done);
+    TAILQ_INIT(&p->done);
     for (int i = 0; i < POOL_N_CLASSES; i++) {
         pthread_cond_init(&p->came[i], NULL);
-        queue_open(&p->waiting[i]);
+        TAILQ_INIT(&p->waiting[i].jobs);
     }
     if (sysconf(_SC_NPROCESSORS_ONLN) > POOL_FEW_CORES)
         n = POOL_MAX_THREADS;
@@ -228,7 +213,7 @@ void pool_cancel(struct pool *p, struct pool_job *job)
     pthread_mutex_lock(&p->lock);
     bool waited = queue_remove(&p->waiting[job->class], job);
     if (waited)
-        queue_add(&p->done, job);
+        TAILQ_INSERT_TAIL(&p->done, job, link);
     pthread_mutex_unlock(&p->lock);
     if (waited)
         p->wake(p->context);
@@ -237,7 +222,7 @@ void pool_cancel(struct pool *p, struct pool_job *job)
 struct pool_job *pool_next(struct pool *p)
 {
     pthread_mutex_lock(&p->lock);
-    struct pool_job *job = queue_take(&p->done);
+    struct pool_job *job = remove_first(&p->done);
     pthread_mutex_unlock(&p->lock);
     return job;
 }

@@ -12,6 +12,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/queue.h>
 
 enum pool_class {
     POOL_PROMPT,      /* a generation's body, a few milliseconds of work */
@@ -32,7 +33,7 @@ struct pool_job {
     void (*run)(struct pool_job *job); /* on a thread of the pool */
     uint64_t client;                   /* equal for jobs of one client */
     /* The pool's. */
-    struct pool_job *next;
+    TAILQ_ENTRY(pool_job) link;
     uint64_t turn; /* a client has one job per turn */
     enum pool_class class;
 };
