@@ -79,7 +79,7 @@ static json_t *read_body(struct request *r, const struct field *fields, const st
 static void answer(struct request *r)
 {
     if (r->model)
-        generator_give_model(r->server->generator, r->model);
+        generator_unref_model(r->server->generator, r->model);
     r->model = NULL;
     request_drop_body(r);
     if (!r->connection || r->gone)
@@ -146,18 +146,18 @@ static void read_model(struct request *r)
         generation_read_model(r, t->model, sizeof t->model);
 }
 
-static bool take_model(struct request *r)
+static bool ref_model(struct request *r)
 {
     const struct text_work *t = r->context;
     if (r->connection && !r->error.status)
-        r->model = generator_take_loaded(r->server->generator, t->model, &r->error);
+        r->model = generator_ref_loaded(r->server->generator, t->model, &r->error);
     return r->model;
 }
 
 static void begin_long(struct request *r)
 {
     const struct text_work *t = r->context;
-    if (take_model(r))
+    if (ref_model(r))
         request_wait_for(r, POOL_TEXT, t->work, answer_long);
     else
         answer_long(r);
@@ -187,7 +187,7 @@ static void work_on(struct request *r, void (*work)(struct request *))
         request_wait_for(r, POOL_TEXT, read_model, begin_long);
     } else {
         read_model(r);
-        if (take_model(r))
+        if (ref_model(r))
             work(r);
         answer(r);
     }

@@ -31,9 +31,9 @@ static void leave(struct generation *g, enum request_outcome outcome)
     constraint_leave(g);
     unlink_generation(g);
     if (g->model)
-        generator_give_model(s->generator, g->model);
+        generator_unref_model(s->generator, g->model);
     if (r->connection)
-        connection_answered(r->connection);
+        request_answered(r);
     request_unref(r);
     s->ops->ended(s);
 }
@@ -148,7 +148,7 @@ static void submit(struct generation *g)
     constraint_count(g);
     request_wait(r);
     if (g->p.stream && g->server->cfg->keepalive_ms)
-        connection_start_ticks(r->connection, g->server->cfg->keepalive_ms);
+        request_start_ticks(r, g->server->cfg->keepalive_ms);
 }
 
 static void prepare(struct generation *g);
@@ -232,67 +232,12 @@ static enum generation_effort first_effort(const struct generation *g)
     return n > REQUEST_INLINE_BODY ? EFFORT_POOL : EFFORT_LOOP;
 }
 
-static void drop_request(struct request *r)
-{
-    generation_drop(r->context);
-}
-
-static void tick_request(struct request *r)
-{
-    generation_tick(r->context);
-}
-
-static void log_request(const struct request *r, struct log_access *line)
-{
-    generation_log(r->context, line);
-}
-
-static enum request_outcome count_request(const struct request *r, struct stats *stats)
-{
-    return generation_count(r->context, stats);
-}
-
-static const struct request_ops ops = {
-    .drop = drop_request, .tick = tick_request, .log = log_request, .count = count_request};
-
-static void link_generation(struct generation *g)
-{
-    struct http_server *s = g->server;
-    LIST_INSERT_HEAD(&s->generator->generations, g, link);
-    s->generator->n_active++;
-    s->generator->n_preparing++;
-}
-
 void generation_begin_on(struct generation *g, struct server_model *m)
 {
     g->model = m;
     m->n_preparing++;
     g->effort = first_effort(g);
     prepare(g);
-}
-
-void generation_open(struct request *r, const struct dialect *dialect)
-{
-    struct generation *g = arena_zalloc(&r->arena, sizeof *g);
-    if (!g) {
-        api_out_of_memory(&r->error);
-        request_fail(r, &r->error);
-        return;
-    }
-    g->request = r;
-    g->server = r->server;
-    g->arena = &r->arena;
-    g->dialect = dialect;
-    g->created = (int64_t)time(NULL);
-    make_id(g->id, dialect->id_prefix);
-    r->context = g;
-    r->ops = &ops;
-    request_ref(r);
-    link_generation(g);
-    if (r->server->generator->source)
-        generation_find_model(g);
-    else
-        generation_begin_on(g, generator_take_model(r->server->generator));
 }
 
 /* --- the stream --- */
@@ -370,7 +315,7 @@ static void write_more(struct request *r)
     struct generation *g = r->context;
     if (g->p.stream && !g->ended)
         write_events(g);
-    else if (g->ended && !r->lists)
+    else if (g->ended && STAILQ_EMPTY(&r->lists))
         leave(g, g->outcome);
 }
 
@@ -579,9 +524,9 @@ static void finish_well(struct generation *g)
         request_hold_reply(r);
         request_limit(r);
     }
-    connection_answered(r->connection);
+    request_answered(r);
     request_resume(r);
-    if ((g->ended && !r->lists) || r->out.failed)
+    if ((g->ended && STAILQ_EMPTY(&r->lists)) || r->out.failed)
         leave(g, g->outcome);
 }
 
@@ -697,14 +642,14 @@ void generation_cancel(struct generation *g)
 static void forget_lists(struct request *r)
 {
     struct generation *g = r->context;
-    r->lists = NULL;
+    STAILQ_INIT(&r->lists);
     leave(g, g->outcome);
 }
 
 /* The pool reads the tokens and the model until it has written the items it is at. */
-void generation_drop(struct generation *g)
+static void drop_request(struct request *r)
 {
-    struct request *r = g->request;
+    struct generation *g = r->context;
     generation_cancel(g);
     if (g->state != GENERATION_REPLYING)
         return;
@@ -741,11 +686,11 @@ static bool may_comment(const struct generation *g)
     return g->waits || (g->state == GENERATION_SUBMITTED && !g->abandoned);
 }
 
-void generation_tick(struct generation *g)
+static void tick_request(struct request *r)
 {
+    struct generation *g = r->context;
     uint64_t now = clock_ns(), every = g->server->cfg->keepalive_ms * MS;
-    struct request *r = g->request;
-    if (g->request->route->lines) /* they have no comments */
+    if (r->route->lines) /* they have no comments */
         return;
     if (!may_comment(g) || now - g->sent_ns < every - every / 8)
         return;
@@ -759,4 +704,51 @@ void generation_tick(struct generation *g)
     generation_wrote(g);
     g->sent_ns = now;
     request_resume(r);
+}
+
+static void log_request(const struct request *r, struct log_access *line)
+{
+    generation_log(r->context, line);
+}
+
+static enum request_outcome count_request(const struct request *r, struct stats *stats)
+{
+    return generation_count(r->context, stats);
+}
+
+static const struct request_ops ops = {
+    .drop = drop_request, .tick = tick_request, .log = log_request, .count = count_request};
+
+/* --- its beginning --- */
+
+static void link_generation(struct generation *g)
+{
+    struct http_server *s = g->server;
+    LIST_INSERT_HEAD(&s->generator->generations, g, link);
+    s->generator->n_active++;
+    s->generator->n_preparing++;
+}
+
+void generation_open(struct request *r, const struct dialect *dialect)
+{
+    struct generation *g = arena_zalloc(&r->arena, sizeof *g);
+    if (!g) {
+        api_out_of_memory(&r->error);
+        request_fail(r, &r->error);
+        return;
+    }
+    g->request = r;
+    g->server = r->server;
+    g->arena = &r->arena;
+    g->dialect = dialect;
+    g->created = (int64_t)time(NULL);
+    make_id(g->id, dialect->id_prefix);
+    r->context = g;
+    r->ops = &ops;
+    request_ref(r);
+    link_generation(g);
+    if (r->server->generator->source)
+        generation_find_model(g);
+    else
+        generation_begin_on(g, generator_ref_model(r->server->generator));
 }

@@ -25,7 +25,7 @@
 #include "http/http.h"
 #include "json/json.h"
 #include "output_text.h"
-#include "sampling.h"
+#include "sampling_fields.h"
 
 #define GENERATE_MAX_STOPS    16
 #define GENERATE_MAX_STOP     1024 /* bytes of one */
@@ -285,8 +285,6 @@ void generation_open(struct request *r, const struct dialect *dialect);
 void generation_news(struct choice *c);
 /* Cancels it in any state; idempotent. */
 void generation_cancel(struct generation *g);
-/* Its client takes no more of it; in any state, idempotent. */
-void generation_drop(struct generation *g);
 /* No more work is taken: refused unless it runs already. */
 void generation_refuse(struct generation *g);
 /* Prompt tokens that wait for m, or of NULL for a model to be loaded, those of bodies that are still to be
@@ -305,7 +303,6 @@ uint64_t generation_queue_timeout_ms(const struct generation *g);
 size_t generation_memory(const struct generation *g);
 /* Answers with a 500 (or an error event) now, without waiting for the engine to let go. */
 void generation_abandon(struct generation *g, const char *words);
-void generation_tick(struct generation *g);
 /* Its part of the access line, in any state. */
 void generation_log(const struct generation *g, struct log_access *line);
 /* Its outcome; counts its texts that have ended, each by how, in any state. */
@@ -365,8 +362,6 @@ void generation_begin(struct generation *g);
 void generation_wrote(struct generation *g);
 /* There is no memory to go on: what still runs is cancelled, and it will have failed. */
 void generation_starve(struct generation *g);
-/* "text":"..." of one token, and "bytes":[...] when it is not valid UTF-8 by itself. */
-void put_token_text(struct buf *out, const struct tokenizer *t, int32_t token, const char *name);
 /* The functions below append to the request's `out`; long lists and texts of a reply as its client takes
  * them. */
 /* Items [from, to) of a choice, one by one, with commas between them. */
@@ -374,6 +369,4 @@ void put_items(const struct choice *c, uint32_t from, uint32_t to,
                void (*put)(struct buf *out, struct reply_list *l));
 /* A piece's text as a string. */
 void put_piece_text(const struct choice *c, const struct piece *piece);
-/* {"id":..,"text":..,"logprob":..,"top":[..]} of each token. */
-void put_logprobs(const struct choice *c, struct buf *out, uint32_t from, uint32_t to);
 void put_prompt_logprobs(struct generation *g, struct buf *out);

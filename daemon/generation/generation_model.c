@@ -96,7 +96,7 @@ static void wait(struct generation *g)
     generator->waiting_bytes += g->request->body_cap;
     request_wait(g->request);
     if (g->wants_stream && g->server->cfg->keepalive_ms)
-        connection_start_ticks(g->request->connection, g->server->cfg->keepalive_ms);
+        request_start_ticks(g->request, g->server->cfg->keepalive_ms);
     generator_look(generator);
 }
 

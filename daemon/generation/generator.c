@@ -166,17 +166,17 @@ void generator_set_model(struct generator *g, const struct server_model *m)
         forget_leaving(g);
 }
 
-struct server_model *generator_take_model(struct generator *g)
+struct server_model *generator_ref_model(struct generator *g)
 {
     assert(g->model); /* http_ops.has_model has said so */
     g->model->n_users++;
     return g->model;
 }
 
-struct server_model *generator_take_loaded(struct generator *g, const char *name, struct api_error *e)
+struct server_model *generator_ref_loaded(struct generator *g, const char *name, struct api_error *e)
 {
     if (!g->source || !name[0])
-        return generator_take_model(g);
+        return generator_ref_model(g);
     int number = g->source->find(g->source_context, name, e);
     struct server_model *m = number < 0 ? NULL : g->source->get(g->source_context, number, e);
     if (m)
@@ -187,7 +187,7 @@ struct server_model *generator_take_loaded(struct generator *g, const char *name
     return m;
 }
 
-void generator_give_model(struct generator *g, struct server_model *m)
+void generator_unref_model(struct generator *g, struct server_model *m)
 {
     assert(m->n_users > 0 && (g->source || m == g->model || m == g->leaving));
     if (--m->n_users)
@@ -317,7 +317,7 @@ void generator_cancel_leaving(struct generator *g)
     for (struct generation *it = LIST_FIRST(&g->generations); it; it = next) {
         next = LIST_NEXT(it, link);
         if (it->model == g->leaving && it->state == GENERATION_REPLYING && it->request->connection)
-            connection_give_up(it->request->connection);
+            request_give_up(it->request);
         else if (it->model == g->leaving)
             generation_cancel(it);
     }

@@ -125,11 +125,11 @@ void generator_queue_full(struct generator *g, const struct server_model *m, str
 /* New requests run on *m (copied) from here on; NULL: on none. */
 void generator_set_model(struct generator *g, const struct server_model *m);
 /* The current model, for as long as its user wants to have it. */
-struct server_model *generator_take_model(struct generator *g);
+struct server_model *generator_ref_model(struct generator *g);
 /* The same of the model that a request names (""; or one model is all there is: the current one). NULL with
  * *e: there is none, or it is not loaded. */
-struct server_model *generator_take_loaded(struct generator *g, const char *name, struct api_error *e);
-void generator_give_model(struct generator *g, struct server_model *m);
+struct server_model *generator_ref_loaded(struct generator *g, const char *name, struct api_error *e);
+void generator_unref_model(struct generator *g, struct server_model *m);
 /* News for the generations of all models in use, then: is one left? */
 void generator_take_news(struct generator *g);
 /* Figures of the current model's engine (zeros: there is none), with what counts up and what runs and waits

@@ -27,26 +27,14 @@ static bool has_unread(const struct connection *c)
 static void on_tick(uv_timer_t *timer)
 {
     struct connection *c = timer->data;
-    if (c->request && c->request->ops)
-        c->request->ops->tick(c->request);
+    if (c->request)
+        c->ops->tick(c->request);
     listener_run_dirty(c->server->listeners, c->server->n_listeners);
 }
 
 static bool has_whole_request(const struct connection *c)
 {
-    return c->request && c->request->phase != REQUEST_BODY;
-}
-
-/* A client that is still sending gets no reply; the log and the counters should know better than that the
- * client left. */
-static void cut_body(struct connection *c)
-{
-    struct request *r = c->request;
-    if (c->left || !r || r->phase != REQUEST_BODY)
-        return;
-    api_fail(&r->error, 408, "timeout", NULL, "the body was incomplete after body_timeout_ms, %u",
-             c->server->cfg->body_timeout_ms);
-    r->cut = true;
+    return c->request && c->whole;
 }
 
 static void on_slow(uv_timer_t *timer);
@@ -79,8 +67,9 @@ static void on_slow(uv_timer_t *timer)
     if (c->left && !has_whole_request(c) && has_unread(c)) {
         connection_limit(c, LEFT_MS);
     } else {
-        cut_body(c);
-        shutdown(c->fd, SHUT_RDWR);
+        if (c->request && !c->whole && !c->left)
+            c->ops->cut_body(c->request);
+        connection_shut(c);
     }
     listener_run_dirty(c->server->listeners, c->server->n_listeners);
 }
@@ -101,6 +90,12 @@ void connection_start_ticks(struct connection *c, uint64_t ms)
 
 void connection_stop_timer(struct connection *c)
 {
+    uv_timer_stop(&c->timer);
+}
+
+void connection_whole(struct connection *c)
+{
+    c->whole = true;
     uv_timer_stop(&c->timer);
 }
 
@@ -136,29 +131,21 @@ static void handle_closed(struct connection *c)
 static void on_watch(uv_poll_t *watch, int status, int events)
 {
     struct connection *c = watch->data;
-    struct request *r = c->request;
     if (status >= 0 && !(events & UV_DISCONNECT))
         return;
     uv_poll_stop(watch);
     c->left = true;
     if (!has_whole_request(c))
         connection_limit(c, LEFT_MS);
-    if (!r || !r->watched)
+    if (!c->request || !c->watched)
         return;
-    connection_give_up(c);
-    listener_run_dirty(r->server->listeners, r->server->n_listeners);
+    c->ops->give_up(c->request);
+    listener_run_dirty(c->server->listeners, c->server->n_listeners);
 }
 
-void connection_give_up(struct connection *c)
+void connection_shut(struct connection *c)
 {
-    struct request *r = c->request;
-    r->gone = true;
-    if (r->ops)
-        r->ops->drop(r);
-    if (r->suspended)
-        request_resume(r);
-    else
-        shutdown(c->fd, SHUT_RDWR); /* blocked in writing: libmicrohttpd sees the end now */
+    shutdown(c->fd, SHUT_RDWR);
 }
 
 static void on_watch_closed(uv_handle_t *handle)
@@ -166,7 +153,7 @@ static void on_watch_closed(uv_handle_t *handle)
     handle_closed(handle->data);
 }
 
-void connection_watch(struct connection *c)
+static void watch(struct connection *c)
 {
     if (!c->has_watch) {
         if (uv_poll_init(c->server->loop, &c->watch, c->fd) < 0)
@@ -178,6 +165,13 @@ void connection_watch(struct connection *c)
     }
     if (!uv_is_active((uv_handle_t *)&c->watch))
         uv_poll_start(&c->watch, UV_DISCONNECT, on_watch);
+}
+
+void connection_watch(struct connection *c)
+{
+    if (!c->watched)
+        watch(c);
+    c->watched = true;
 }
 
 /* --- states --- */
@@ -193,11 +187,12 @@ static bool is_idle(enum connection_state state)
 static size_t unread_of(const struct connection *c)
 {
     bool reads = c->state == CONNECTION_REPLYING || c->state == CONNECTION_KEYED;
-    return reads && c->request ? c->request->held : 0;
+    return reads && c->request ? c->n_held : 0;
 }
 
-void connection_held(struct connection *c)
+void connection_held(struct connection *c, size_t n)
 {
+    c->n_held = n;
     if (unread_of(c) != c->unread.n_bytes)
         unread_set(&c->server->unread, &c->unread, unread_of(c), clock_ns());
 }
@@ -236,10 +231,13 @@ static void set_state(struct connection *c, enum connection_state state)
     link_connection(c, state);
 }
 
-void connection_begin(struct connection *c, struct request *r)
+void connection_begin(struct connection *c, struct request *r, const struct connection_ops *ops)
 {
+    assert(!c->request);
     c->request = r;
-    c->idle = false;
+    c->ops = ops;
+    c->n_held = 0;
+    c->whole = c->watched = c->idle = false;
 }
 
 void connection_rest(struct connection *c)
@@ -261,9 +259,9 @@ void connection_discard(struct connection *c)
     set_state(c, CONNECTION_DISCARDING);
 }
 
-void connection_answered(struct connection *c)
+void connection_answered(struct connection *c, bool keyed)
 {
-    set_state(c, c->request->owner ? CONNECTION_KEYED : CONNECTION_REPLYING);
+    set_state(c, keyed ? CONNECTION_KEYED : CONNECTION_REPLYING);
 }
 
 void connection_moved(struct connection *c)
@@ -324,7 +322,7 @@ static void make_room(struct http_server *s)
     if (!c)
         return;
     set_state(c, CONNECTION_CUT);
-    shutdown(c->fd, SHUT_RDWR);
+    connection_shut(c);
 }
 
 /* --- memory for replies --- */
@@ -332,12 +330,8 @@ static void make_room(struct http_server *s)
 /* Its memory goes in the loop's next turn, which ops->wake() makes it take. */
 static void drop_unread(struct connection *c)
 {
-    struct request *r = c->request;
-    log_info("%s: its reply, %zu bytes, was dropped unread: the replies of all clients exceed body_memory",
-             r->id, r->held);
-    request_hold(r, 0);
     set_state(c, CONNECTION_CUT);
-    connection_give_up(c);
+    c->ops->drop_reply(c->request);
     c->server->ops->wake(c->server);
 }
 
@@ -391,7 +385,7 @@ static void connection_open(struct listener *l, struct MHD_Connection *mhd, void
     c->n_handles = 1;
     s->n_handles++;
     connection_limit(c, s->cfg->header_timeout_ms);
-    connection_watch(c);
+    watch(c);
     *context = c;
     make_room(s);
     link_connection(c, CONNECTION_RESTING);

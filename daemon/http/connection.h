@@ -28,6 +28,15 @@ enum connection_state {
     CONNECTION_STATES
 };
 
+/* The answers of a connection's request to what happens to it. The connection asks by this table alone, so
+ * that requests know connections, and not the other way round. */
+struct connection_ops {
+    void (*tick)(struct request *r);       /* the time of connection_start_ticks() has come again */
+    void (*cut_body)(struct request *r);   /* the time for its body is over */
+    void (*give_up)(struct request *r);    /* its client has left */
+    void (*drop_reply)(struct request *r); /* its reply, which is not read, takes memory that others need */
+};
+
 /* The connections of one state. */
 struct connection_list {
     struct connection_queue queue;
@@ -45,7 +54,12 @@ struct connection {
     int fd;
     uv_timer_t timer; /* header, then body, then keep-alive comments: one at a time */
     uv_poll_t watch;  /* for the peer's leaving */
-    struct request *request;
+    /* What it knows of its request. */
+    struct request *request; /* NULL: it has none */
+    const struct connection_ops *ops;
+    bool whole;    /* all of it has come, or it was answered without */
+    bool watched;  /* it waits: it is given up when the peer leaves */
+    size_t n_held; /* bytes that its reply takes */
     struct unread_reply unread;
     bool has_watch;
     bool left;                 /* the peer sends no more */
@@ -62,30 +76,32 @@ void connection_notify(void *cls, struct MHD_Connection *mhd, void **context,
 void *connection_uri(void *cls, const char *uri, struct MHD_Connection *mhd);
 struct connection *connection_of(struct MHD_Connection *mhd); /* NULL: there was no memory for it */
 /* It has a request from here to there. */
-void connection_begin(struct connection *c, struct request *r);
+void connection_begin(struct connection *c, struct request *r, const struct connection_ops *ops);
 void connection_rest(struct connection *c);
 /* The headers are there: the request was accepted, or its body is thrown away. */
 void connection_accept(struct connection *c);
 void connection_discard(struct connection *c);
-/* The reply is whole: all that is left is its client's to take. */
-void connection_answered(struct connection *c);
+/* The request is whole, or is answered without the rest of it: its time stops. */
+void connection_whole(struct connection *c);
+/* The reply is whole: all that is left is its client's to take, who came with a key or not. */
+void connection_answered(struct connection *c, bool keyed);
 /* libmicrohttpd has brought bytes of the body, or taken some of the reply. */
 void connection_moved(struct connection *c);
 /* Ends it unless this is called again, or the timer stopped, within `ms`, or soon when its peer has left
  * before its request was whole. By what the loop looks too late the time is prolonged, once. */
 void connection_limit(struct connection *c, uint64_t ms);
-/* Takes note that its request holds more or less for the reply. */
-void connection_held(struct connection *c);
+/* Its request holds n bytes for the reply. */
+void connection_held(struct connection *c, size_t n);
 /* The replies of all clients exceed body_memory: closes connections whose clients have not read theirs, in
  * the order of unread.h, but not `newest`. */
 void connection_drop_unread(const struct connection *newest);
-/* Its request gets no more: the connection is closed. */
-void connection_give_up(struct connection *c);
+/* Nothing more is sent or received: libmicrohttpd sees its end. */
+void connection_shut(struct connection *c);
 /* Keep-alive ticks for a waiting request: ops->tick() every `ms`. */
 void connection_start_ticks(struct connection *c, uint64_t ms);
 void connection_stop_timer(struct connection *c);
 /* Stops the time that connection_limit() gave, and lets the rest of it go on. */
 void connection_pause(struct connection *c);
 void connection_continue(struct connection *c);
-/* Looks for its peer's leaving once more. */
+/* Its request waits: the peer's leaving ends it. */
 void connection_watch(struct connection *c);

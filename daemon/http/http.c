@@ -367,7 +367,7 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *out, size_t max)
  * the arena's, which lives until libmicrohttpd is done with the request. */
 static struct MHD_Response *make_response(struct request *r)
 {
-    bool goes_on = r->lists || r->more;
+    bool goes_on = !STAILQ_EMPTY(&r->lists) || r->more;
     uint64_t size = goes_on ? MHD_SIZE_UNKNOWN : r->out.len;
     if (!goes_on && r->out.len <= REQUEST_LARGE_REPLY)
         return MHD_create_response_from_buffer(r->out.len, r->out.p ? r->out.p : "", MHD_RESPMEM_PERSISTENT);
@@ -383,7 +383,7 @@ static enum MHD_Result queue_reply(struct request *r)
     r->replied_ns = clock_ns();
     request_hold_reply(r);
     request_limit(r);
-    connection_answered(r->connection);
+    request_answered(r);
     return queue(r, response);
 }
 
@@ -429,8 +429,9 @@ static struct request *request_open(struct listener *l, struct MHD_Connection *m
         (struct request){.server = s, .connection = c, .mhd = mhd, .refs = 1, .method = method, .path = path};
     r->opened_ns = clock_ns();
     r->out.arena = &r->arena;
+    STAILQ_INIT(&r->lists);
     r->route = route_find(s->routes, path);
-    connection_begin(c, r);
+    connection_begin(c, r, &request_connection_ops);
     LIST_INSERT_HEAD(&s->requests, r, link);
     return r;
 }
@@ -466,6 +467,7 @@ static enum MHD_Result take_headers(struct request *r, const char *version)
     bool at_once = r->error.at_once || (r->has_body && (expects || hopeless));
     if (!refused || !at_once)
         return MHD_YES;
+    connection_whole(r->connection);
     request_fail(r, &r->error);
     return queue_reply(r); /* libmicrohttpd closes the connection after it */
 }
@@ -535,7 +537,7 @@ static enum MHD_Result take_body(struct request *r, const char *data, size_t n)
 
 static void end_body(struct request *r)
 {
-    connection_stop_timer(r->connection);
+    connection_whole(r->connection);
     r->accepted_ns = clock_ns();
     if (r->error.status) {
         request_fail(r, &r->error);

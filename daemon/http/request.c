@@ -77,7 +77,8 @@ bool request_wrote(struct request *r)
 static size_t ready(const struct request *r)
 {
     size_t end = r->out.failed ? r->out_whole : r->out.len;
-    return r->lists && r->lists->at < end ? r->lists->at : end;
+    const struct reply_list *l = STAILQ_FIRST(&r->lists);
+    return l && l->at < end ? l->at : end;
 }
 
 static size_t take(const struct buf *from, size_t *at, size_t end, char *out, size_t max)
@@ -91,7 +92,7 @@ static size_t take(const struct buf *from, size_t *at, size_t end, char *out, si
 
 static void write_items(struct request *r)
 {
-    struct reply_list *l = r->lists;
+    struct reply_list *l = STAILQ_FIRST(&r->lists);
     for (; l->i < l->to && r->items.len < REPLY_WINDOW; l->i++) {
         if (l->begun)
             buf_puts(&r->items, l->between);
@@ -104,9 +105,10 @@ static void items_written(struct request *r)
 {
     r->writing = false;
     r->gone |= r->items.failed; /* half of it is sent: there is no way to tell but to end here */
-    assert(r->lists->i <= r->lists->to);
-    if (r->lists->i == r->lists->to)
-        r->lists = r->lists->next;
+    const struct reply_list *l = STAILQ_FIRST(&r->lists);
+    assert(l->i <= l->to);
+    if (l->i == l->to)
+        STAILQ_REMOVE_HEAD(&r->lists, link);
     if (r->dropped)
         r->dropped(r);
     if (!r->connection)
@@ -137,9 +139,9 @@ static void end_short(struct request *r)
 static bool go_on_writing(struct request *r)
 {
     bool failed = r->out.failed && !r->cut_short;
-    if (failed && r->lists && r->lists->at > r->out_whole)
-        r->lists = NULL;
-    if (r->lists)
+    if (failed && !STAILQ_EMPTY(&r->lists) && STAILQ_FIRST(&r->lists)->at > r->out_whole)
+        STAILQ_INIT(&r->lists);
+    if (!STAILQ_EMPTY(&r->lists))
         begin_items(r);
     else if (failed)
         end_short(r);
@@ -167,7 +169,7 @@ size_t request_take(struct request *r, char *out, size_t max)
         else if (n || !go_on_writing(r))
             break;
     }
-    if (r->out_at == r->out.len && !r->lists)
+    if (r->out_at == r->out.len && STAILQ_EMPTY(&r->lists))
         r->out.len = r->out_at = r->out_whole = 0;
     count_taken(r, n);
     return n;
@@ -180,7 +182,7 @@ size_t request_n_ahead(const struct request *r)
     assert(r->out_at <= r->out.len); /* else no client would seem to take its stream fast enough */
     assert(r->items_at <= r->items.len);
     size_t n = r->out.len - r->out_at + r->items.len - r->items_at;
-    return r->lists && n < REPLY_WINDOW ? REPLY_WINDOW : n;
+    return !STAILQ_EMPTY(&r->lists) && n < REPLY_WINDOW ? REPLY_WINDOW : n;
 }
 
 /* Takes the room that most items need, while the client can still be told that there is none. */
@@ -209,10 +211,8 @@ void request_put_list(struct request *r, struct reply_list list, bool later)
         return;
     }
     list.at = r->out.len;
-    list.next = NULL;
     *l = list;
-    *(r->lists ? &r->last_list->next : &r->lists) = l;
-    r->last_list = l;
+    STAILQ_INSERT_TAIL(&r->lists, l, link);
 }
 
 void request_reply(struct request *r, int status)
@@ -220,7 +220,7 @@ void request_reply(struct request *r, int status)
     assert(!r->writing);
     if (r->out.failed) { /* no memory for the reply: its place is taken by one that needs none */
         take_fixed(r, no_memory_reply);
-        r->lists = NULL;
+        STAILQ_INIT(&r->lists);
         r->more = NULL;
         r->error = (struct api_error){0};
         api_out_of_memory(&r->error);
@@ -247,7 +247,7 @@ void request_fail(struct request *r, const struct api_error *e)
     if (e != &r->error)
         r->error = *e;
     r->out.len = r->out_at = 0;
-    r->lists = NULL;
+    STAILQ_INIT(&r->lists);
     request_put_error(r, &r->error);
     r->retry_after_s = r->error.retry_after_s;
     r->close |= r->error.close;
@@ -260,9 +260,7 @@ void request_suspend(struct request *r)
         return;
     r->suspended = true;
     MHD_suspend_connection(r->mhd);
-    if (!r->watched)
-        connection_watch(r->connection);
-    r->watched = true;
+    connection_watch(r->connection);
 }
 
 void request_wait(struct request *r)
@@ -322,7 +320,7 @@ void request_hold(struct request *r, size_t n)
     r->server->reply_bytes -= r->held;
     r->held = n;
     if (r->connection)
-        connection_held(r->connection);
+        connection_held(r->connection, n);
 }
 
 void request_hold_reply(struct request *r)
@@ -330,6 +328,11 @@ void request_hold_reply(struct request *r)
     assert(!r->writing);
     request_hold(r, r->arena.total + r->items_arena.total);
     connection_drop_unread(r->connection);
+}
+
+void request_answered(struct request *r)
+{
+    connection_answered(r->connection, r->owner != 0);
 }
 
 /* A client that takes a reply more slowly than it would have to send a body is cut: until then the reply
@@ -340,6 +343,56 @@ void request_limit(struct request *r)
     r->n_taken = 0;
     connection_limit(r->connection, r->server->cfg->body_timeout_ms);
 }
+
+/* --- what its connection asks --- */
+
+void request_start_ticks(struct request *r, uint64_t ms)
+{
+    connection_start_ticks(r->connection, ms);
+}
+
+static void tick(struct request *r)
+{
+    if (r->ops)
+        r->ops->tick(r);
+}
+
+/* A client that is still sending gets no reply; the log and the counters should know better than that the
+ * client left. */
+static void cut_body(struct request *r)
+{
+    api_fail(&r->error, 408, "timeout", NULL, "the body was incomplete after body_timeout_ms, %u",
+             r->server->cfg->body_timeout_ms);
+    r->cut = true;
+}
+
+void request_give_up(struct request *r)
+{
+    r->gone = true;
+    if (r->ops)
+        r->ops->drop(r);
+    if (r->suspended)
+        request_resume(r);
+    else
+        connection_shut(r->connection); /* blocked in writing: libmicrohttpd sees the end now */
+}
+
+static void drop_reply(struct request *r)
+{
+    log_info("%s: its reply, %zu bytes, was dropped unread: the replies of all clients exceed body_memory",
+             r->id, r->held);
+    request_hold(r, 0);
+    request_give_up(r);
+}
+
+const struct connection_ops request_connection_ops = {
+    .tick = tick,
+    .cut_body = cut_body,
+    .give_up = request_give_up,
+    .drop_reply = drop_reply,
+};
+
+/* --- memory --- */
 
 void request_ref(struct request *r)
 {

@@ -48,7 +48,7 @@ enum request_outcome {
 /* The callbacks of a request that its handler answers later. */
 struct request_ops {
     void (*drop)(struct request *r); /* its client takes no more of it; idempotent */
-    void (*tick)(struct request *r); /* keep-alive: see connection_start_ticks() */
+    void (*tick)(struct request *r); /* keep-alive: see request_start_ticks() */
     void (*log)(const struct request *r, struct log_access *line);
     enum request_outcome (*count)(const struct request *r, struct stats *stats);
 };
@@ -56,7 +56,7 @@ struct request_ops {
 /* A list in a reply that is written on the pool as its client takes it: a long one is never held whole, and
  * holds up no other request. */
 struct reply_list {
-    struct reply_list *next;
+    STAILQ_ENTRY(reply_list) link;
     size_t at;           /* its offset in `out` */
     uint32_t i, to;      /* items [i, to) are still to come */
     const char *between; /* the separator before each item but the first */
@@ -84,7 +84,7 @@ struct request {
     char id[65];                  /* X-Request-Id: the client's or ours */
     char address[ACCESS_ADDRESS]; /* the client's, behind trusted proxies too */
     enum request_phase phase;
-    bool suspended, watched;
+    bool suspended;
     bool gone;    /* the client left: nothing will be sent */
     bool discard; /* the body is thrown away */
     bool cut;     /* we ended its connection: `error` says why, if it was refused */
@@ -104,7 +104,7 @@ struct request {
     size_t out_at;    /* of a stream: bytes taken */
     size_t out_whole; /* of a stream: the end of its newest whole event */
     /* Lists that stand in `out` beside its bytes, by their place; and what of the first is written. */
-    struct reply_list *lists, *last_list;
+    STAILQ_HEAD(, reply_list) lists;
     struct arena items_arena; /* of `items` alone, so that the pool allocates nothing beside the loop */
     struct buf items;
     size_t items_at; /* bytes of it taken */
@@ -161,6 +161,10 @@ void request_suspend(struct request *r);
 void request_wait(struct request *r);
 /* There is news (phase, out, gone): let libmicrohttpd look. */
 void request_resume(struct request *r);
+/* Its client takes no more of it, or has to do without the rest: the connection is closed. */
+void request_give_up(struct request *r);
+/* Keep-alive: ops->tick() every `ms`. */
+void request_start_ticks(struct request *r, uint64_t ms);
 /* Counts that the body takes `cap` bytes now. */
 void request_count_body(struct request *r, size_t cap);
 /* Drops the body's memory. */
@@ -176,8 +180,12 @@ void request_hold(struct request *r, size_t n);
  * replies of all clients then exceed body_memory, others that are not read are dropped. */
 void request_hold_reply(struct request *r);
 #define REQUEST_LARGE_REPLY UNREAD_LARGE
-/* The reply is whole: from now on its client must take max_body bytes of it per body_timeout_ms. */
+/* The reply is whole: all that is left is its client's to take. */
+void request_answered(struct request *r);
+/* From now on its client must take max_body bytes of it per body_timeout_ms. */
 void request_limit(struct request *r);
+/* The answers to what its connection asks. */
+extern const struct connection_ops request_connection_ops;
 void request_ref(struct request *r);
 /* Calls `work`, which may touch the request's arena, body, out, error and context only, on the pool, then
  * `worked` on the loop. */
