@@ -70,6 +70,19 @@ struct program_op *fusion_emit(struct fusion *f, enum program_opcode opcode, con
     return op;
 }
 
+struct program_op *fusion_attend(struct fusion *f, uint32_t soft_max, const uint32_t *nodes, uint32_t n_nodes)
+{
+    const struct graph_node *node = fusion_node(f, soft_max);
+    struct program_op *op = fusion_emit(f, PROGRAM_ATTEND, nodes, n_nodes);
+    op->in = PROGRAM_QKV;
+    op->out = PROGRAM_ATTN;
+    op->scale = node->scale;
+    op->kind = node->kind;
+    op->layer = node->cache;
+    op->weight[0] = node->gain;
+    return op;
+}
+
 void fusion_add_matrix(const struct fusion *f, struct program_op *op, uint32_t i)
 {
     const struct graph_node *n = fusion_node(f, i);
@@ -216,13 +229,7 @@ static int emit_attend(struct fusion *f, const struct attention *a, const struct
             nodes[n++] = all[i];
     if ((a->q.rope != NO_NODE) != rotates || (!cached && (a->k.rope != NO_NODE) != rotates))
         return fusion_refuse(f, a->soft_max, "q and k do not rotate as the kind of attention says");
-    struct program_op *op = fusion_emit(f, PROGRAM_ATTEND, nodes, n);
-    op->in = PROGRAM_QKV;
-    op->out = PROGRAM_ATTN;
-    op->scale = soft_max->scale;
-    op->kind = soft_max->kind;
-    op->layer = soft_max->cache;
-    op->weight[0] = soft_max->gain;
+    struct program_op *op = fusion_attend(f, a->soft_max, nodes, n);
     op->flags |= cached ? PROGRAM_CACHED : 0;
     memcpy(op->n, qkv->n, sizeof op->n);
     memcpy(op->out_col, qkv->out_col, sizeof op->out_col);

@@ -33,6 +33,9 @@ void fusion_hold(struct fusion *f, enum program_buffer_index buffer, uint32_t no
 /* Appends an op that covers these nodes; the last of them gives it its name and layer. */
 struct program_op *fusion_emit(struct fusion *f, enum program_opcode opcode, const uint32_t *nodes,
                                uint32_t n_nodes);
+/* The same of attention, from QKV to ATTN: its kind, cache, scale and sinks are those of node soft_max. */
+struct program_op *fusion_attend(struct fusion *f, uint32_t soft_max, const uint32_t *nodes,
+                                 uint32_t n_nodes);
 /* Adds the weight of a MUL_MAT node to a MATMUL op, whose outputs stand one behind the other. */
 void fusion_add_matrix(const struct fusion *f, struct program_op *op, uint32_t i);
 void fusion_set_norm(const struct fusion *f, struct program_op *op, uint32_t i);

@@ -121,13 +121,7 @@ int fusion_latent(struct fusion *f, uint32_t norm, const uint32_t *products, uin
     emit_inputs(f, norm, &a);
     const struct graph_node *soft_max = fusion_node(f, a.soft_max);
     uint32_t nodes[4] = {a.q_rope, a.k_rope, a.copy, a.soft_max};
-    struct program_op *op = fusion_emit(f, PROGRAM_ATTEND, nodes, 4);
-    op->in = PROGRAM_QKV;
-    op->out = PROGRAM_ATTN;
-    op->scale = soft_max->scale;
-    op->kind = soft_max->kind;
-    op->layer = soft_max->cache;
-    op->weight[0] = soft_max->gain;
+    struct program_op *op = fusion_attend(f, a.soft_max, nodes, 4);
     op->n[0] = soft_max->width;
     op->n[1] = op->n[2] = fusion_node(f, a.join)->width;
     op->out_col[1] = op->out_col[2] = soft_max->width; /* the row is key and value */

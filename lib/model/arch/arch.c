@@ -1,9 +1,17 @@
 #include "arch.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+/* The box's name in the file: "blk.<layer>.<box>", or "<box>" outside of layers. */
+static void name_box(const struct arch_builder *b, char *name, size_t room, const char *box)
+{
+    int n = b->outside ? snprintf(name, room, "%s", box) : snprintf(name, room, "blk.%u.%s", b->layer, box);
+    assert(n >= 0 && (size_t)n < room); /* else the tensor of another name would be its weight */
+}
 
 /* A node with the builder's layer and the box's name, and no inputs or weights. */
 static struct graph_node box_node(const struct arch_builder *b, enum graph_op op, const char *box)
@@ -15,10 +23,7 @@ static struct graph_node box_node(const struct arch_builder *b, enum graph_op op
                               .bias = MODEL_NO_WEIGHT,
                               .gain = MODEL_NO_WEIGHT,
                               .head = b->head};
-    if (b->outside)
-        (void)snprintf(node.name, sizeof node.name, "%s", box);
-    else
-        (void)snprintf(node.name, sizeof node.name, "blk.%u.%s", b->layer, box);
+    name_box(b, node.name, sizeof node.name, box);
     return node;
 }
 
@@ -101,11 +106,12 @@ uint32_t arch_plain_head_norm(struct arch_builder *b, uint32_t x, const char *bo
     return add(b, node);
 }
 
-uint32_t arch_may_head_norm(struct arch_builder *b, uint32_t x, const char *box)
+/* The same where the file has its gain; else x. */
+static uint32_t may_head_norm(struct arch_builder *b, uint32_t x, const char *box)
 {
     char name[64];
-    (void)snprintf(name, sizeof name, "blk.%u.%s.weight", b->layer, box);
-    return model_find_weight(b->m, name) == MODEL_NO_WEIGHT ? x : arch_head_norm(b, x, box);
+    (void)snprintf(name, sizeof name, "%s.weight", box);
+    return arch_has(b, name) ? arch_head_norm(b, x, box) : x;
 }
 
 uint32_t arch_linear(struct arch_builder *b, uint32_t x, uint32_t n, enum arch_bias bias, const char *box)
@@ -179,7 +185,7 @@ uint32_t arch_attend(struct arch_builder *b, uint32_t q, uint32_t copy, bool sin
     node.scale = kind->scale;
     if (sinks) {
         char name[40];
-        (void)snprintf(name, sizeof name, "blk.%u.attn_sinks", b->layer);
+        name_box(b, name, sizeof name, "attn_sinks");
         node.gain = want(b, (struct model_want){.n = 1, .k = kind->n_heads}, name, "weight");
     }
     return add(b, node);
@@ -198,11 +204,14 @@ uint32_t arch_heads(struct arch_builder *b, uint32_t x, struct arch_heads heads)
     if (heads.normed) {
         q = arch_head_norm(b, q, "attn_q_norm");
         k = arch_head_norm(b, k, "attn_k_norm");
+    } else if (heads.may_be_normed) {
+        q = may_head_norm(b, q, "attn_q_norm");
+        k = may_head_norm(b, k, "attn_k_norm");
     }
     q = arch_rope(b, q, "q_rope");
     k = arch_rope(b, k, "k_rope");
     uint32_t out = arch_attend(b, q, arch_copy(b, k, v), heads.sinks);
-    return arch_linear(b, out, model_config(b->m)->n_embd, heads.bias, "attn_output");
+    return arch_linear(b, out, model_config(b->m)->n_embd, heads.output_bias, "attn_output");
 }
 
 uint32_t arch_head_linear(struct arch_builder *b, uint32_t x, struct arch_head_product p, const char *box)
@@ -284,7 +293,7 @@ uint32_t arch_geglu(struct arch_builder *b, uint32_t x, enum arch_bias bias)
 bool arch_has(const struct arch_builder *b, const char *name)
 {
     char full[64];
-    (void)snprintf(full, sizeof full, "blk.%u.%s", b->layer, name);
+    name_box(b, full, sizeof full, name);
     return model_find_weight(b->m, full) != MODEL_NO_WEIGHT;
 }
 
@@ -350,11 +359,11 @@ static uint32_t route(struct arch_builder *b, uint32_t logits, unsigned parts)
                                      .scale = e->scale * c->residual_scale};
     if (parts & ARCH_CHOICE_BIAS)
         node.bias = want(b, (struct model_want){.n = 1, .k = e->n_experts}, node.name, "bias");
-    (void)snprintf(node.name, sizeof node.name, "blk.%u.ffn_down_exps", b->layer);
+    name_box(b, node.name, sizeof node.name, "ffn_down_exps");
     if (parts & ARCH_FACTORS)
         node.gain =
             want(b, (struct model_want){.n = 1, .k = e->n_experts, .optional = true}, node.name, "scale");
-    (void)snprintf(node.name, sizeof node.name, "blk.%u.ffn_route", b->layer);
+    name_box(b, node.name, sizeof node.name, "ffn_route");
     return add(b, node);
 }
 
@@ -445,7 +454,7 @@ uint32_t arch_router(struct arch_builder *b, uint32_t x)
     node.width = node.group = c->n_embd;
     node.eps = c->norm_eps;
     node.gain = want(b, (struct model_want){.n = 1, .k = c->n_embd}, node.name, "scale");
-    (void)snprintf(node.name, sizeof node.name, "blk.%u.ffn_router_norm", b->layer);
+    name_box(b, node.name, sizeof node.name, "ffn_router_norm");
     uint32_t logits = arch_linear(b, add(b, node), c->experts.n_experts, ARCH_NO_BIAS, "ffn_gate_inp");
     logits = arch_scale(b, logits, 1 / sqrtf((float)c->n_embd), "ffn_router_scaled");
     return route(b, logits, ARCH_FACTORS);
@@ -509,7 +518,7 @@ static uint32_t delta_gates(struct arch_builder *b, uint32_t h)
     node.bias = want(b, vector, node.name, "bias");
     if (b->rc == 0)
         b->rc = model_want(b->m, &node.gain, vector, b->err, "blk.%u.ssm_a", b->layer);
-    (void)snprintf(node.name, sizeof node.name, "blk.%u.ssm_gate", b->layer);
+    name_box(b, node.name, sizeof node.name, "ssm_gate");
     return add(b, node);
 }
 
@@ -569,16 +578,37 @@ int arch_end(struct arch_builder *b, uint32_t x)
     return b->rc;
 }
 
-static uint32_t llama_layer(struct arch_builder *b, uint32_t x)
+uint32_t arch_self_attention(struct arch_builder *b, uint32_t x, struct arch_heads heads,
+                             const char *post_norm)
 {
     uint32_t h = arch_norm(b, x, "attn_norm");
-    uint32_t out = arch_heads(b, h, (struct arch_heads){.bias = ARCH_MAY_HAVE_BIAS});
-    x = arch_residual(b, x, out, "attn_residual");
-    h = arch_norm(b, x, "ffn_norm");
+    uint32_t out = arch_heads(b, h, heads);
+    if (post_norm)
+        out = arch_norm(b, out, post_norm);
+    return arch_residual(b, x, out, "attn_residual");
+}
+
+uint32_t arch_dense(struct arch_builder *b, uint32_t x)
+{
+    uint32_t h = arch_norm(b, x, "ffn_norm");
+    return arch_add(b, x, arch_swiglu(b, h, ARCH_NO_BIAS), "ffn_residual");
+}
+
+uint32_t arch_gelu_dense(struct arch_builder *b, uint32_t x)
+{
+    uint32_t h = arch_norm(b, x, "ffn_norm");
+    uint32_t out = arch_geglu(b, h, ARCH_NO_BIAS);
+    return arch_add(b, x, arch_norm(b, out, "post_ffw_norm"), "ffn_residual");
+}
+
+static uint32_t llama_layer(struct arch_builder *b, uint32_t x)
+{
+    struct arch_heads heads = {.bias = ARCH_MAY_HAVE_BIAS, .output_bias = ARCH_MAY_HAVE_BIAS};
+    x = arch_self_attention(b, x, heads, NULL);
+    uint32_t h = arch_norm(b, x, "ffn_norm");
     if (model_config(b->m)->experts.n_experts)
         return arch_experts(b, x, h, 0);
-    out = arch_swiglu(b, h, ARCH_MAY_HAVE_BIAS);
-    return arch_residual(b, x, out, "ffn_residual");
+    return arch_residual(b, x, arch_swiglu(b, h, ARCH_MAY_HAVE_BIAS), "ffn_residual");
 }
 
 int arch_build_layers(const struct model *m, struct graph *g, struct error *err, arch_part *attention,

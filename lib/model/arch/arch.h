@@ -25,8 +25,6 @@ uint32_t arch_norm(struct arch_builder *b, uint32_t x, const char *box);
 uint32_t arch_head_norm(struct arch_builder *b, uint32_t x, const char *box);
 /* The same without a weight. */
 uint32_t arch_plain_head_norm(struct arch_builder *b, uint32_t x, const char *box);
-/* The same where the file has its gain; else x. */
-uint32_t arch_may_head_norm(struct arch_builder *b, uint32_t x, const char *box);
 /* The weight [n, width of x] times x, plus the bias. */
 uint32_t arch_linear(struct arch_builder *b, uint32_t x, uint32_t n, enum arch_bias bias, const char *box);
 /* Rotates the heads as the layer's kind says; a kind without rotation yields x. */
@@ -44,10 +42,15 @@ uint32_t arch_attend(struct arch_builder *b, uint32_t q, uint32_t copy, bool sin
 /* The whole of the usual attention of normed rows: q, k, v, norms of their heads, rotation, attention,
  * output. */
 struct arch_heads {
-    enum arch_bias bias;
-    bool normed, sinks;
+    enum arch_bias bias, output_bias; /* of q, k and v; of the output */
+    bool normed, may_be_normed;       /* the heads of q and k, always or where the file has the gains */
+    bool sinks;
 };
 uint32_t arch_heads(struct arch_builder *b, uint32_t x, struct arch_heads heads);
+/* The usual first half of a layer: arch_heads() behind "attn_norm", added to x times residual_scale; with
+ * another norm in between unless post_norm is NULL. */
+uint32_t arch_self_attention(struct arch_builder *b, uint32_t x, struct arch_heads heads,
+                             const char *post_norm);
 /* The same without biases, every head normalised, times the sigmoid of a gate of its own ("attn_q_gate"). */
 uint32_t arch_gated_heads(struct arch_builder *b, uint32_t x);
 /* The whole of a recurrent layer's gated delta net of normed rows (kernels/abi/delta.h): convolution, step
@@ -69,6 +72,10 @@ uint32_t arch_scale(struct arch_builder *b, uint32_t x, float scale, const char 
 uint32_t arch_swiglu(struct arch_builder *b, uint32_t x, enum arch_bias bias);
 /* down(gelu(gate(x)) * up(x)). */
 uint32_t arch_geglu(struct arch_builder *b, uint32_t x, enum arch_bias bias);
+/* The usual second half of a dense layer: arch_swiglu() without biases, or arch_geglu() with "post_ffw_norm"
+ * behind it, each behind "ffn_norm" and added to x. */
+uint32_t arch_dense(struct arch_builder *b, uint32_t x);
+uint32_t arch_gelu_dense(struct arch_builder *b, uint32_t x);
 /* x times the one number of tensor "<box>.weight", if the file has it. */
 uint32_t arch_layer_scale(struct arch_builder *b, uint32_t x, const char *box);
 /* True if the file has "blk.<layer>.<name>". */

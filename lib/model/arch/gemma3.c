@@ -25,23 +25,12 @@ static int configure(struct config_reader *r, struct model_config *c)
 
 static uint32_t attention(struct arch_builder *b, uint32_t x)
 {
-    uint32_t h = arch_norm(b, x, "attn_norm");
-    uint32_t out = arch_heads(b, h, (struct arch_heads){.normed = true});
-    out = arch_norm(b, out, "post_attention_norm");
-    return arch_add(b, x, out, "attn_residual");
-}
-
-static uint32_t feed_forward(struct arch_builder *b, uint32_t x)
-{
-    uint32_t h = arch_norm(b, x, "ffn_norm");
-    uint32_t out = arch_geglu(b, h, ARCH_NO_BIAS);
-    out = arch_norm(b, out, "post_ffw_norm");
-    return arch_add(b, x, out, "ffn_residual");
+    return arch_self_attention(b, x, (struct arch_heads){.normed = true}, "post_attention_norm");
 }
 
 static int build(const struct model *m, struct graph *g, struct error *err)
 {
-    return arch_build_layers(m, g, err, attention, feed_forward);
+    return arch_build_layers(m, g, err, attention, arch_gelu_dense);
 }
 
 const struct arch arch_gemma3 = {

@@ -5,19 +5,7 @@
 
 static uint32_t attention(struct arch_builder *b, uint32_t x)
 {
-    const struct model_config *c = model_config(b->m);
-    uint32_t kv = c->n_kv_heads * c->head_dim;
-    uint32_t h = arch_norm(b, x, "attn_norm");
-    uint32_t q = arch_linear(b, h, c->n_heads * c->head_dim, ARCH_BIAS, "attn_q");
-    uint32_t k = arch_linear(b, h, kv, ARCH_BIAS, "attn_k");
-    uint32_t v = arch_linear(b, h, kv, ARCH_BIAS, "attn_v");
-    q = arch_may_head_norm(b, q, "attn_q_norm");
-    k = arch_may_head_norm(b, k, "attn_k_norm");
-    q = arch_rope(b, q, "q_rope");
-    k = arch_rope(b, k, "k_rope");
-    uint32_t heads = arch_attention(b, q, k, v);
-    uint32_t out = arch_linear(b, heads, c->n_embd, ARCH_NO_BIAS, "attn_output");
-    return arch_add(b, x, out, "attn_residual");
+    return arch_self_attention(b, x, (struct arch_heads){.bias = ARCH_BIAS, .may_be_normed = true}, NULL);
 }
 
 static uint32_t feed_forward(struct arch_builder *b, uint32_t x)

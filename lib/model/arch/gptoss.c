@@ -16,9 +16,8 @@ static int configure(struct config_reader *r, struct model_config *c)
 
 static uint32_t attention(struct arch_builder *b, uint32_t x)
 {
-    uint32_t h = arch_norm(b, x, "attn_norm");
-    uint32_t out = arch_heads(b, h, (struct arch_heads){.bias = ARCH_BIAS, .sinks = true});
-    return arch_add(b, x, out, "attn_residual");
+    return arch_self_attention(
+        b, x, (struct arch_heads){.bias = ARCH_BIAS, .output_bias = ARCH_BIAS, .sinks = true}, NULL);
 }
 
 static uint32_t feed_forward(struct arch_builder *b, uint32_t x)

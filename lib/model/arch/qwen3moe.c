@@ -4,9 +4,7 @@
 
 static uint32_t attention(struct arch_builder *b, uint32_t x)
 {
-    uint32_t h = arch_norm(b, x, "attn_norm");
-    uint32_t out = arch_heads(b, h, (struct arch_heads){.bias = ARCH_NO_BIAS, .normed = true});
-    return arch_add(b, x, out, "attn_residual");
+    return arch_self_attention(b, x, (struct arch_heads){.normed = true}, NULL);
 }
 
 static uint32_t feed_forward(struct arch_builder *b, uint32_t x)
