@@ -36,7 +36,8 @@
 
 static const struct arch *const archs[] = {ARCHS(ARCH_ADDRESS)};
 
-const struct arch *arch_find(const char *name, size_t len)
+/* The architecture of this name, or NULL. */
+static const struct arch *arch_find(const char *name, size_t len)
 {
     for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
         if (strlen(archs[i]->name) == len && memcmp(archs[i]->name, name, len) == 0)
@@ -47,42 +48,6 @@ const struct arch *arch_find(const char *name, size_t len)
 const char *arch_names(void)
 {
     return &(ARCHS(ARCH_TEXT))[2]; /* behind the first comma */
-}
-
-/* The models of architectures that are not named after them. */
-static const char *const models_of[][2] = {
-    {"llama", "Llama 2 and 3, Mistral, SmolLM2, TinyLlama"},
-    {"qwen2", "and Qwen 2.5"},
-    {"glm4moe", "GLM 4.5 to 4.7"},
-    {"deepseek2", "DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash"},
-    {"mistral3", "Ministral 3, Devstral 2"},
-    {"phi3", "and Phi-4"},
-};
-
-static const char *find_models(const char *arch)
-{
-    for (size_t i = 0; i < sizeof models_of / sizeof *models_of; i++)
-        if (strcmp(models_of[i][0], arch) == 0)
-            return models_of[i][1];
-    return NULL;
-}
-
-char *arch_list(void)
-{
-    char *text = NULL;
-    size_t size = 0;
-    FILE *f = open_memstream(&text, &size);
-    for (size_t i = 0; f && i < sizeof archs / sizeof *archs; i++) {
-        const char *models = find_models(archs[i]->name);
-        fprintf(f, "%s`%s`", i ? ", " : "", archs[i]->name);
-        if (models)
-            fprintf(f, " (%s)", models);
-    }
-    if (!f || fclose(f) != 0) {
-        free(text);
-        return NULL;
-    }
-    return text;
 }
 
 /* Names for display. */

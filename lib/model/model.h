@@ -164,13 +164,8 @@ extern const struct arch arch_gemma2, arch_gemma3, arch_gemma4, arch_granite, ar
 extern const struct arch arch_deepseek2, arch_gptoss, arch_granitemoe;
 extern const struct arch arch_qwen2moe, arch_qwen3moe, arch_glm4moe;
 extern const struct arch arch_qwen35, arch_qwen35moe, arch_qwen3next;
-/* The architecture of this name, or NULL. */
-const struct arch *arch_find(const char *name, size_t len);
 /* The names of all, "llama, qwen2, …". */
 const char *arch_names(void);
-/* The same as README.md has it, for the test that compares: "`llama` (Llama 2 and 3, …), `qwen2`, …";
- * malloc'ed text that the caller frees, or NULL. */
-char *arch_list(void);
 
 /* Maps the file and checks everything that the model needs. -ENOTSUP: an architecture, weight type or kind of
  * RoPE scaling is not supported (the words name it); -EBADMSG: the file contradicts itself; or the error of
