@@ -2,6 +2,7 @@
 #include "base/hash.h"
 #include "schema_private.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <string.h>
 
@@ -218,7 +219,10 @@ static bool and_members(struct compiler *c, struct shape *to, const struct shape
             return false;
     struct member *m = schema_take(c, left.n_members, sizeof *m);
     for (uint32_t i = 0; m && i < left.n_members; i++) {
-        const struct member *x = &left.members[i], *y = &right.members[shape_find(c, &right, x->key)];
+        const struct member *x = &left.members[i];
+        int64_t other = shape_find(c, &right, x->key);
+        assert(other >= 0); /* it was added above */
+        const struct member *y = &right.members[other];
         m[i] = (struct member){x->key, discriminate(c, node_and(c, x->node, y->node)),
                                x->required || y->required, x->evaluated || y->evaluated};
     }

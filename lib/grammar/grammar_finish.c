@@ -3,6 +3,7 @@
 #include "grammar_builder.h"
 #include "matcher.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -234,6 +235,7 @@ static void copy_edges(struct finisher *f, struct grammar *g, uint32_t s, const 
         const struct builder_edge *e = &f->b->edges[k];
         if (height_over(f, e) > GRAMMAR_MAX_DEPTH)
             continue;
+        assert(number[e->to] != UINT32_MAX && (e->kind != BUILDER_CALL || number[e->back] != UINT32_MAX));
         if (e->kind == BUILDER_BYTES)
             g->edges[at[0]++] = (struct grammar_edge){e->lo, e->hi, e->counts, number[e->to]};
         else if (e->kind == BUILDER_EMPTY)
@@ -285,6 +287,7 @@ static bool fill(struct finisher *f, struct grammar *g, uint32_t n, const uint32
         st->edge = at[0];
         st->empty = at[1];
         st->call = at[2];
+        assert(f->height[s] <= GRAMMAR_MAX_DEPTH); /* else the narrower number would be another */
         st->height = (uint8_t)f->height[s];
         g->has_unique |= st->unique;
         copy_edges(f, g, s, number, at);
@@ -353,5 +356,6 @@ void grammar_take(struct grammar *g, size_t n)
 
 void grammar_give(struct grammar *g, size_t n)
 {
-    atomic_fetch_sub_explicit(&g->n_bytes, n, memory_order_relaxed);
+    size_t before = atomic_fetch_sub_explicit(&g->n_bytes, n, memory_order_relaxed);
+    assert(before >= n); /* else it would count as all memory there is */
 }

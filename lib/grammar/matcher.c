@@ -231,6 +231,7 @@ static bool push(struct matcher *m, struct config *c, const struct thread *t, co
     }
     if (!room_for(m, (void **)&m->frames, m->n_frames, &m->frame_room, MAX_FRAMES, sizeof *m->frames))
         return fail(m);
+    assert(m->n_text <= UINT32_MAX); /* else an item of an array would be looked for elsewhere */
     *out = m->n_frames;
     m->frames[m->n_frames++] = (struct frame){.rule = call->rule,
                                               .links = NO_FRAME,
@@ -438,8 +439,10 @@ static void collect_frames(struct matcher *m)
         for (uint32_t i = kept.links; i != NO_FRAME; i = m->links[i].next) {
             links[n_links] = m->links[i];
             links[n_links].next = first;
-            if (links[n_links].below != NO_FRAME)
+            if (links[n_links].below != NO_FRAME) {
+                assert(moved[links[n_links].below]); /* it lies below, so it has moved already */
                 links[n_links].below = moved[links[n_links].below] - 1;
+            }
             first = n_links++;
         }
         kept.links = first;

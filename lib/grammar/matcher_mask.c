@@ -371,6 +371,7 @@ static const struct memo *memo_of(struct matcher *m, const struct vocabulary *v,
     }
     if (!s->memo || s->of != v)
         return NULL;
+    assert(key < s->n);
     if (!s->memo[key] && has_room(m, s)) {
         struct mark before = mark(m);
         s->memo[key] = memo_make(m, v, state, level);

@@ -1,5 +1,6 @@
 #include "bytes.h"
 
+#include <assert.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,6 +42,7 @@ void bytes_put_char(struct bytes *b, char c)
 
 void bytes_take(struct bytes *b, size_t n)
 {
+    assert(n <= b->n);
     if (n && n < b->n)
         memmove(b->p, b->p + n, b->n - n);
     b->n -= n;

@@ -1,5 +1,6 @@
 #include "json_repair.h"
 
+#include <assert.h>
 #include <string.h>
 
 enum state { BETWEEN, STRING, ESCAPE, HEX, WORD, LONG_NUMBER, LONG_WORD, DELIMITER, FINISHED };
@@ -65,6 +66,7 @@ static void open_container(struct json_repair *r, char opener)
 {
     put_held(r, false);
     bytes_put_char(r->out, opener);
+    assert(r->depth < sizeof r->stack);
     r->stack[r->depth++] = opener == '{' ? '}' : ']';
     r->state = BETWEEN;
     r->phase = opener == '{' ? KEY : VALUE;
@@ -72,6 +74,7 @@ static void open_container(struct json_repair *r, char opener)
 
 static void close_container(struct json_repair *r)
 {
+    assert(r->depth > 0);
     char closer = r->stack[--r->depth];
     bool in_object = closer != ']';
     if (in_object && r->phase == COLON)

@@ -2,6 +2,7 @@
 #include "toolcall_writing.h"
 #include "base/utf8.h"
 
+#include <assert.h>
 #include <errno.h>
 
 /* --- events --- */
@@ -112,6 +113,7 @@ void toolcall_end_call(struct toolcall_scanner *s)
 
 void toolcall_take(struct toolcall_scanner *s, size_t n)
 {
+    assert(n <= s->pending.n); /* else all memory behind it would be the text */
     s->pending.p += n;
     s->pending.n -= n;
 }
