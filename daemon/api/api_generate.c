@@ -294,7 +294,8 @@ const struct field generate_fields[] = {
 
 /* --- log-probabilities --- */
 
-void put_token_text(struct buf *out, const struct tokenizer *t, int32_t token, const char *name)
+/* "text":"..." of one token, and "bytes":[...] when it is not valid UTF-8 by itself. */
+static void put_token_text(struct buf *out, const struct tokenizer *t, int32_t token, const char *name)
 {
     struct tokenizer_piece piece = tokenizer_piece(t, token, true);
     bool whole = utf8_valid(piece.s, piece.len) == piece.len;
@@ -337,7 +338,8 @@ static void put_logprob(struct buf *out, struct reply_list *l)
     put_entry(out, c->g->model->tokenizer, &e->out[l->i], e->top + (size_t)l->i * e->n_top, e->n_top);
 }
 
-void put_logprobs(const struct choice *c, struct buf *out, uint32_t from, uint32_t to)
+/* {"id":..,"text":..,"logprob":..,"top":[..]} of each token. */
+static void put_logprobs(const struct choice *c, struct buf *out, uint32_t from, uint32_t to)
 {
     buf_puts(out, "[");
     put_items(c, from, to, put_logprob);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* Takes room for all tokens that may come; the system gives the memory as they do. */
-static bool take_room(struct choice *c)
+static bool reserve(struct choice *c)
 {
     struct engine_request *e = &c->e;
     struct arena *a = c->g->arena;
@@ -29,7 +29,7 @@ int choice_open(struct choice *c, struct api_error *err)
     uint32_t n_stops = c->g->p.n_stops;
     /* Each choice keeps how far its text has come into a stop string. */
     struct text_stop *stops = arena_array(a, n_stops, sizeof *stops);
-    if (!stops || !take_room(c))
+    if (!stops || !reserve(c))
         return api_out_of_memory(err);
     if (n_stops)
         memcpy(stops, c->index ? c->g->choices->text.stops : c->g->p.stops, n_stops * sizeof *stops);

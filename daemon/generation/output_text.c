@@ -11,13 +11,13 @@ static int prepare(struct text_stop *stop, struct arena *a)
     stop->fail = arena_array(a, stop->len, sizeof *stop->fail);
     if (!stop->fail)
         return -ENOMEM;
-    uint32_t border = 0;
+    uint32_t n = 0;
     for (uint32_t i = 1; i < stop->len; i++) {
-        while (border && stop->s[i] != stop->s[border])
-            border = stop->fail[border - 1];
-        if (stop->s[i] == stop->s[border])
-            border++;
-        stop->fail[i] = border;
+        while (n && stop->s[i] != stop->s[n])
+            n = stop->fail[n - 1];
+        if (stop->s[i] == stop->s[n])
+            n++;
+        stop->fail[i] = n;
     }
     return 0;
 }
@@ -78,7 +78,7 @@ static bool scan(struct text *t)
             return true;
         }
     }
-    /* A stop string begins at a character's border as the text does, so this is one too. */
+    /* A stop string begins at a character's first byte as the text does, so this is one too. */
     assert(t->out.len - t->safe >= held_back(t)); /* what was shown is no part of a stop string to come */
     t->safe = t->out.len - held_back(t);
     return false;

@@ -1,17 +1,18 @@
 /* output_text.h - from sampled tokens to the text a client may see.
- * Bytes of tokens become whole UTF-8 characters; stop strings are matched over token borders, byte by byte,
- * so the answer does not depend on how the text was cut into tokens: the stop string that is complete first
- * ends the text, which is cut before it (of two complete at the same byte, the longer one). Bytes that might
- * still become a stop string are held back. Cost: one step of a Knuth-Morris-Pratt automaton per byte and
- * stop string, however long it is. Thread: loop. Memory: the arena's. */
+ * Bytes of tokens become whole UTF-8 characters; stop strings are matched over the boundaries of tokens, byte
+ * by byte, so the answer does not depend on how the text was cut into tokens: the stop string that is
+ * complete first ends the text, which is cut before it (of two complete at the same byte, the longer one).
+ * Bytes that might still become a stop string are held back. Cost: one step of a Knuth-Morris-Pratt automaton
+ * per byte and stop string, however long it is. Thread: loop. Memory: the arena's. */
 #pragma once
 #include "base/buf.h"
 #include "tokenizer/tokenizer.h"
 
 struct text_stop {
     const char *s;
-    uint32_t len;   /* >= 1 */
-    uint32_t *fail; /* [len] longest proper border of each prefix; NULL: text_open() makes it */
+    uint32_t len; /* >= 1 */
+    uint32_t
+        *fail; /* [len] of each prefix the longest end that is its beginning; NULL: text_open() makes it */
     uint32_t state; /* bytes of it that the text ends with */
 };
 

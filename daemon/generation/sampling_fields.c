@@ -1,4 +1,4 @@
-#include "sampling.h"
+#include "sampling_fields.h"
 #include "generation.h"
 #include "toolcall/toolcall_writing.h"
 

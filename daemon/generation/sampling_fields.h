@@ -1,4 +1,4 @@
-/* sampling.h - the filters of a chain (sampler/sampler_chain.h) as requests ask for them, under
+/* sampling_fields.h - the filters of a chain (sampler/sampler_chain.h) as requests ask for them, under
  * llama-server's names: top_n_sigma, xtc_probability, xtc_threshold, dynatemp_range, dynatemp_exponent,
  * dry_multiplier, dry_base, dry_allowed_length, dry_penalty_last_n, dry_sequence_breakers, mirostat (0 or 2),
  * mirostat_tau, mirostat_eta, adaptive_target, adaptive_decay, samplers (an order), and thinking_budget. A

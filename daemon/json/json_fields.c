@@ -136,7 +136,8 @@ static int read_kind(struct field_reader *r, const struct field *f, const json_t
     return 0;
 }
 
-int field_read(struct field_reader *r, const struct field *f, const json_t *value)
+/* One value by one row, as fields_read() does. */
+static int field_read(struct field_reader *r, const struct field *f, const json_t *value)
 {
     if (json_is_null(value))
         return 0;

@@ -51,8 +51,6 @@ struct field_reader {
 /* Reads `object` by the tables, the first that knows a name wins; each ends with an empty row. 0 or -1. */
 int fields_read(struct field_reader *r, const json_t *object, const struct field *const *tables,
                 size_t n_tables);
-/* One value by one row, as fields_read() does. */
-int field_read(struct field_reader *r, const struct field *f, const json_t *value);
 
 /* A member's whole path ("messages[2].role"), for words and param. One of two buffers of this thread. */
 const char *field_path(const struct field_reader *r, const char *name);

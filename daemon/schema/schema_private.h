@@ -165,7 +165,6 @@ struct set node_set(struct compiler *c, uint32_t node);
 
 /* schema_read.c */
 struct set schema_set(struct compiler *c, json_t *schema, bool negated);
-struct set schema_literal(struct compiler *c, json_t *value, json_t *schema);
 
 /* schema_keywords.c: false when a keyword has another JSON type than it must have; it is refused by name. */
 bool keywords_fit(struct compiler *c, json_t *schema);

@@ -93,7 +93,7 @@ static struct set literal_object(struct compiler *c, json_t *value)
     return set_one(c, s);
 }
 
-struct set schema_literal(struct compiler *c, json_t *value, json_t *schema)
+static struct set schema_literal(struct compiler *c, json_t *value, json_t *schema)
 {
     (void)schema;
     switch (json_typeof(value)) {

@@ -103,11 +103,6 @@ uint64_t decoder_beat(struct decoder *d);
 /* Fills results[i] from logit row i. Any member, with its own sampler scratch. */
 void decoder_choose(struct decoder *d, uint32_t i, const float *logits, void *scratch);
 
-/* Applies page operations, table edits, settings and tokens of a step; then its rows may run. */
-void decoder_begin_step(struct decoder *d, const struct step *step);
-/* Call after the last op: gives the sampled tokens to their slots and publishes the results. */
-void decoder_finish_step(struct decoder *d);
-
 /* cpu_load.c: d->program and d->graph must be set. After a failure decoder_unload() frees what was
  * allocated. */
 int decoder_load(struct decoder *d, struct error *err);

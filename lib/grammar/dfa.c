@@ -559,7 +559,8 @@ const struct dfa *dfa_not(struct dfa_workshop *shop, const struct dfa *a)
     return dfa_combine(shop, DFA_MINUS, dfa_all(shop), a);
 }
 
-const struct dfa *dfa_text(struct dfa_workshop *shop, const uint32_t *codes, size_t n)
+/* The one text of n code points. */
+static const struct dfa *dfa_text(struct dfa_workshop *shop, const uint32_t *codes, size_t n)
 {
     struct draft d = {.shop = shop};
     for (size_t i = 0; i < n; i++)
@@ -605,6 +606,20 @@ const struct dfa *dfa_length(struct dfa_workshop *shop, const struct dfa *a, uin
     return dfa_combine(shop, DFA_AND, a, draft_dfa(&d));
 }
 
+/* The state that `code` leads to, or -1. */
+static int64_t dfa_next(const struct dfa *a, uint32_t state, uint32_t code)
+{
+    uint32_t low = a->first[state], high = a->first[state + 1];
+    while (low < high) {
+        uint32_t mid = low + (high - low) / 2;
+        if (a->edges[mid].hi < code)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low < a->first[state + 1] && a->edges[low].lo <= code ? (int64_t)a->edges[low].to : -1;
+}
+
 const struct dfa *dfa_strip(struct dfa_workshop *shop, const struct dfa *a)
 {
     struct draft d = {.shop = shop};
@@ -631,19 +646,6 @@ const struct dfa *dfa_strip(struct dfa_workshop *shop, const struct dfa *a)
 bool dfa_is_none(const struct dfa *a)
 {
     return !a->accept[0] && a->first[1] == a->first[0];
-}
-
-int64_t dfa_next(const struct dfa *a, uint32_t state, uint32_t code)
-{
-    uint32_t low = a->first[state], high = a->first[state + 1];
-    while (low < high) {
-        uint32_t mid = low + (high - low) / 2;
-        if (a->edges[mid].hi < code)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low < a->first[state + 1] && a->edges[low].lo <= code ? (int64_t)a->edges[low].to : -1;
 }
 
 bool dfa_accepts(const struct dfa *a, const char *utf8, size_t n)

@@ -59,8 +59,6 @@ const struct dfa *nfa_dfa(struct nfa *n);
 
 const struct dfa *dfa_none(struct dfa_workshop *shop);
 const struct dfa *dfa_all(struct dfa_workshop *shop);
-/* The one text of n code points. */
-const struct dfa *dfa_text(struct dfa_workshop *shop, const uint32_t *codes, size_t n);
 /* The same of UTF-8; bytes that are no character stand for U+FFFD. */
 const struct dfa *dfa_utf8(struct dfa_workshop *shop, const char *s, size_t n);
 enum dfa_op { DFA_AND, DFA_OR, DFA_MINUS };
@@ -76,7 +74,5 @@ bool dfa_is_none(const struct dfa *a);
 bool dfa_accepts(const struct dfa *a, const char *utf8, size_t n);
 /* The number of texts, DFA_INFINITE for as many as that or more. */
 uint32_t dfa_count(struct dfa_workshop *shop, const struct dfa *a);
-/* The state that `code` leads to, or -1. */
-int64_t dfa_next(const struct dfa *a, uint32_t state, uint32_t code);
 /* Takes steps of the budget; false when it is spent. */
 bool dfa_work(struct dfa_workshop *shop, uint64_t steps);

@@ -4,7 +4,8 @@
 #include <assert.h>
 #include <errno.h>
 
-uint32_t matmul_kind_of(uint32_t type)
+/* The kind of a quant type, or MATMUL_N_KINDS. */
+static uint32_t matmul_kind_of(uint32_t type)
 {
     uint32_t kind = 0;
     while (kind < MATMUL_N_KINDS && matmul_traits[kind].type != type)

@@ -179,8 +179,6 @@ static inline float matmul_unit(uint32_t kind)
     return t->codes && t->global_size ? quant_codebooks[t->codes].unit : 1.0f;
 }
 
-/* The kind of a quant type, or MATMUL_N_KINDS. */
-uint32_t matmul_kind_of(uint32_t type);
 /* Reads row `row` of super-block `super` of an integer matrix. */
 void matmul_tile_read(const struct matmul_matrix *m, uint32_t row, uint32_t super, struct quant_super *out);
 /* Returns value `column` of row `row` of a float tile. */

@@ -97,8 +97,6 @@ int tuning_measure(struct tuning *t, const struct matmul_matrix *matrices, uint3
 int tuning_read(struct tuning *t, const char *path, struct error *err);
 /* Writes all choices that are not TUNING_BUILT, by way of a file beside it that is renamed. */
 int tuning_write(const struct tuning *t, const char *path, struct error *err);
-/* Family, model, stepping and name of this CPU, without spaces at the ends. */
-void tuning_cpu(char *text, size_t size);
 
 /* Sets t->info for /stats. source: "off", "measured", "file", or "constants" with t->note as the reason. */
 void tuning_show(struct tuning *t, const char *source);

@@ -23,7 +23,8 @@
 #define HEADING   "hearth cpu tuning 1"
 #define MAX_AHEAD (1u << 20)
 
-void tuning_cpu(char *text, size_t size)
+/* Family, model, stepping and name of this CPU, without spaces at the ends. */
+static void tuning_cpu(char *text, size_t size)
 {
     char name[64];
     cpu_name(name, sizeof name);
