@@ -100,7 +100,7 @@ static void usage(void)
          "  -r 5          repetitions, after one warm-up\n"
          "  --roofline    the limits; without --model, only these\n"
          "  --ops         also the time, bytes and operations of every op of a step, and its share of the\n"
-         "                limit; if the executor cannot time its ops, of executor eager\n"
+         "                limit; where the executor cannot time them, those of executor eager\n"
          "  --trace FILE  also the last step of each test, by thread or block: a table of wait,\n"
          "                work and skew, and FILE in Chrome's trace format (ui.perfetto.dev shows it)\n"
          "  --executors   every test with every executor of the backend, and its launches per token\n"

@@ -377,7 +377,7 @@ static void on_lost(void *context, const struct error *err)
  * first; later the tables exist (server.c). */
 static bool starts;
 
-static void *taken(void *p, size_t size)
+static void *checked(void *p, size_t size)
 {
     if (p || !size || !starts)
         return p;
@@ -385,19 +385,19 @@ static void *taken(void *p, size_t size)
     _exit(EXIT_MEMORY);
 }
 
-static void *take(size_t size)
+static void *checked_malloc(size_t size)
 {
-    return taken(malloc(size), size);
+    return checked(malloc(size), size);
 }
 
-static void *take_zeroed(size_t n, size_t size)
+static void *checked_calloc(size_t n, size_t size)
 {
-    return taken(calloc(n, size), n * size);
+    return checked(calloc(n, size), n * size);
 }
 
-static void *take_more(void *p, size_t size)
+static void *checked_realloc(void *p, size_t size)
 {
-    return taken(realloc(p, size), size);
+    return checked(realloc(p, size), size);
 }
 
 /* ---- starting ---- */
@@ -448,7 +448,7 @@ static void fit_descriptor_limit(struct config *cfg)
 
 static int open_loop(struct serve *s, struct error *err)
 {
-    uv_replace_allocator(take, take_more, take_zeroed, free);
+    uv_replace_allocator(checked_malloc, checked_realloc, checked_calloc, free);
     int rc = uv_loop_init(&s->loop);
 
     if (rc < 0)

@@ -188,7 +188,7 @@ static void on_wake(uv_poll_t *wake, int status, int events)
     uint64_t n;
     (void)status;
     (void)events;
-    (void)!read(s->wake_fd, &n, sizeof n); /* first: what is rung for after it comes back here */
+    (void)!read(s->wake_fd, &n, sizeof n); /* first: news that comes after it wakes the loop again */
     generator_take_news(&s->generator);
     http_take_jobs(&s->http);
     listener_run_dirty(s->http.listeners, s->http.n_listeners);

@@ -15,7 +15,7 @@
 #define HUGE_PAGE ((size_t)2 << 20)
 #define GIVE_PART ((size_t)256 << 20) /* of huge pages */
 
-int memory_take(struct memory_block *b, size_t size, const char *what, struct error *err)
+int memory_map(struct memory_block *b, size_t size, const char *what, struct error *err)
 {
     /* The extra bytes let the block start on a huge page boundary, so that the kernel can use huge pages from
      * the first byte. */
@@ -121,7 +121,7 @@ uint64_t memory_promised(void)
 
 static _Atomic uint64_t n_parts_given;
 
-void memory_give(struct memory_block *b)
+void memory_unmap(struct memory_block *b)
 {
     if (b->data)
         forget(b);

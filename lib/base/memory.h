@@ -1,6 +1,6 @@
 /* memory.h - large blocks of memory mapped from the system, and the memory that is available.
  * Thread: any; a block belongs to its owner, and the process keeps a list of those that are promised. Memory:
- * a block lives from memory_take() to memory_give(). */
+ * a block lives from memory_map() to memory_unmap(). */
 #pragma once
 #include "error.h"
 
@@ -21,8 +21,8 @@ struct memory_block {
 
 /* Maps at least `size` bytes into *b. `what` names the block in the error. Blocks of a huge page or more ask
  * for huge pages. Returns 0 or -ENOMEM. */
-int memory_take(struct memory_block *b, size_t size, const char *what, struct error *err);
-void memory_give(struct memory_block *b); /* unmaps it, part by part; an empty block is fine */
+int memory_map(struct memory_block *b, size_t size, const char *what, struct error *err);
+void memory_unmap(struct memory_block *b); /* unmaps it, part by part; an empty block is fine */
 /* Parts that were given back since the process began: grows while the kernel takes its time for a large
  * block. */
 uint64_t memory_parts_given(void);

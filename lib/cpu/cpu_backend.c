@@ -37,7 +37,7 @@ static void cpu_close(struct backend *be)
     free(d);
 }
 
-static int take_ring(struct decoder *d, struct error *err)
+static int alloc_ring(struct decoder *d, struct error *err)
 {
     const struct backend_config *cfg = &d->cfg;
     if (cfg->n_end_tokens) {
@@ -74,7 +74,7 @@ static int cpu_open(struct backend **out, const struct backend_config *cfg, stru
     d->kernels = matmul_find(isa);
     d->ops = ops_find(d->kernels->name);
     cpu_name(d->device, sizeof d->device);
-    rc = take_ring(d, err);
+    rc = alloc_ring(d, err);
     if (rc == 0)
         rc = team_open(&d->team, cfg->arithmetic == BACKEND_EXACT ? 1 : cfg->n_threads, err);
     if (rc < 0) {
@@ -169,7 +169,8 @@ static void count_pages(struct decoder *d, const struct step *step)
         ahead_use(d->windows_ahead, n_windows * d->plan.window_bytes);
 }
 
-void decoder_begin_step(struct decoder *d, const struct step *step)
+/* Applies page operations, table edits, settings and tokens of a step; then its rows may run. */
+static void decoder_begin_step(struct decoder *d, const struct step *step)
 {
     atomic_store_explicit(&d->state, BACKEND_RUNNING, memory_order_relaxed);
     decoder_beat(d);
@@ -187,7 +188,8 @@ void decoder_begin_step(struct decoder *d, const struct step *step)
     delta_plan(&d->delta, step);
 }
 
-void decoder_finish_step(struct decoder *d)
+/* Call after the last op: gives the sampled tokens to their slots and publishes the results. */
+static void decoder_finish_step(struct decoder *d)
 {
     const struct step *step = d->step;
     for (uint32_t i = 0; i < step->n_logits; i++)

@@ -15,7 +15,7 @@ struct scratch {
     size_t used;
 };
 
-static void *scratch_take(struct scratch *s, size_t size)
+static void *scratch_alloc(struct scratch *s, size_t size)
 {
     void *p = s->base ? s->base + s->used : NULL;
     s->used += (size + 63) / 64 * 64;
@@ -25,7 +25,7 @@ static void *scratch_take(struct scratch *s, size_t size)
 static struct rows scratch_rows(struct scratch *s, uint32_t width, uint32_t n_rows)
 {
     struct rows r = {.stride = rows_stride(width)};
-    r.data = scratch_take(s, r.stride * n_rows * sizeof(float));
+    r.data = scratch_alloc(s, r.stride * n_rows * sizeof(float));
     return r;
 }
 
@@ -69,8 +69,8 @@ static size_t larger(size_t a, size_t b)
 
 static struct experts_order *place_order(struct scratch *s, uint32_t n_used)
 {
-    struct experts_order *o = scratch_take(s, n_used ? sizeof *o : 0);
-    uint32_t *pairs = scratch_take(s, (size_t)STEP_MAX_ROWS * n_used * sizeof *pairs);
+    struct experts_order *o = scratch_alloc(s, n_used ? sizeof *o : 0);
+    uint32_t *pairs = scratch_alloc(s, (size_t)STEP_MAX_ROWS * n_used * sizeof *pairs);
     if (o && n_used)
         o->pairs = pairs;
     return o;
@@ -83,34 +83,34 @@ static void place_scratch(struct decoder *d, struct scratch *s)
     for (uint32_t b = 0; b < PROGRAM_N_BUFFERS && !d->cfg.eager; b++)
         d->buffers[b] = scratch_rows(s, d->program->buffers[b].width,
                                      b == PROGRAM_LOGITS ? STEP_MAX_LOGITS : STEP_MAX_ROWS);
-    d->product.input = scratch_take(s, larger(matmul_input_size(k, STEP_MAX_ROWS), experts.shared));
-    d->product.factors = scratch_take(s, STEP_MAX_ROWS * sizeof(float));
+    d->product.input = scratch_alloc(s, larger(matmul_input_size(k, STEP_MAX_ROWS), experts.shared));
+    d->product.factors = scratch_alloc(s, STEP_MAX_ROWS * sizeof(float));
     uint32_t n_kinds = model_config(d->graph->model)->n_kinds;
     for (uint32_t i = 0; i < n_kinds; i++) {
-        void *shared = scratch_take(s, attend_shared_size(&d->attend[i], team_size(d->team)));
+        void *shared = scratch_alloc(s, attend_shared_size(&d->attend[i], team_size(d->team)));
         if (shared)
             attend_shared_set(&d->attend[i], team_size(d->team), shared);
     }
     for (uint32_t i = 0; i < team_size(d->team); i++) {
         struct decoder_member *m = &d->members[i];
-        m->product.input = scratch_take(s, larger(matmul_input_size(k, PRODUCT_OWN_ROWS), experts.own));
+        m->product.input = scratch_alloc(s, larger(matmul_input_size(k, PRODUCT_OWN_ROWS), experts.own));
         m->experts = place_order(s, experts.n_used);
-        m->product.tile = scratch_take(s, PRODUCT_TILE * sizeof(float));
-        m->product.kernel = scratch_take(s, matmul_scratch_size());
-        m->sampler = scratch_take(s, sampler_scratch_size(d->n_vocab));
+        m->product.tile = scratch_alloc(s, PRODUCT_TILE * sizeof(float));
+        m->product.kernel = scratch_alloc(s, matmul_scratch_size());
+        m->sampler = scratch_alloc(s, sampler_scratch_size(d->n_vocab));
         for (uint32_t j = 0; j < n_kinds; j++) {
-            void *attend = scratch_take(s, attend_scratch_size(&d->attend[j]));
+            void *attend = scratch_alloc(s, attend_scratch_size(&d->attend[j]));
             if (attend)
                 attend_scratch_set(&d->attend[j], &m->attend[j], attend);
         }
     }
 }
 
-static int take_scratch(struct decoder *d, struct error *err)
+static int alloc_scratch(struct decoder *d, struct error *err)
 {
     struct scratch counted = {0};
     place_scratch(d, &counted);
-    int rc = memory_take(&d->scratch, counted.used, "activations", err);
+    int rc = memory_map(&d->scratch, counted.used, "activations", err);
     if (rc < 0)
         return rc;
     struct scratch placed = {.base = d->scratch.data};
@@ -209,7 +209,7 @@ static int fill_rope(struct decoder *d, const struct model_rotation *rope, struc
 {
     struct memory_block table = {0};
     size_t pairs = (size_t)d->cfg.n_ctx * (rope->dim / 2);
-    int rc = memory_take(&table, 2 * pairs * sizeof(float) + 64, "rotation table", err);
+    int rc = memory_map(&table, 2 * pairs * sizeof(float) + 64, "rotation table", err);
     if (rc < 0)
         return rc;
     model_rope_table(rope, d->cfg.n_ctx, table.data);
@@ -219,7 +219,7 @@ static int fill_rope(struct decoder *d, const struct model_rotation *rope, struc
         cosines[i] = from[2 * i];
         sines[i] = from[2 * i + 1];
     }
-    memory_give(&table);
+    memory_unmap(&table);
     a->cosines = cosines;
     a->sines = sines;
     return 0;
@@ -233,9 +233,9 @@ static void fill_temperatures(const struct decoder *d, const struct model_attent
     a->temperatures = to;
 }
 
-static int take_tables(struct decoder *d, const struct model_config *c, struct error *err)
+static int alloc_tables(struct decoder *d, const struct model_config *c, struct error *err)
 {
-    int rc = memory_take(&d->rope, all_table_floats(d, c) * sizeof(float), "rotation table", err);
+    int rc = memory_map(&d->rope, all_table_floats(d, c) * sizeof(float), "rotation table", err);
     float *at = d->rope.data;
     for (uint32_t i = 0; i < c->n_kinds && rc == 0; at += table_floats(d, &c->kinds[i++])) {
         const struct model_attention *kind = &c->kinds[i];
@@ -281,7 +281,7 @@ static int set_shape(struct decoder *d, const struct model_config *c, struct err
     return d->members && d->op_ns ? 0 : error_set(err, -ENOMEM, "compute threads: out of memory");
 }
 
-static int take_slots(struct decoder *d, uint64_t transfer_bytes, struct error *err)
+static int alloc_slots(struct decoder *d, uint64_t transfer_bytes, struct error *err)
 {
     struct step_limits limits = {
         .n_slots = d->cfg.n_slots,
@@ -309,9 +309,9 @@ static int take_slots(struct decoder *d, uint64_t transfer_bytes, struct error *
 static int load_exact(struct decoder *d, struct error *err)
 {
     d->plan.n_pages = d->cfg.n_slots * slot_pages(d);
-    int rc = take_slots(d, 0, err);
+    int rc = alloc_slots(d, 0, err);
     if (rc == 0)
-        rc = memory_take(&d->scratch, sampler_scratch_size(d->n_vocab), "sampler", err);
+        rc = memory_map(&d->scratch, sampler_scratch_size(d->n_vocab), "sampler", err);
     if (rc == 0)
         rc = exact_open(&d->exact, d->graph, d->cfg.n_slots, d->cfg.n_ctx, err);
     if (rc == 0)
@@ -320,21 +320,21 @@ static int load_exact(struct decoder *d, struct error *err)
 }
 
 /* A block of the KV cache, whose pages are touched one by one. */
-static int take_pages(struct memory_block *block, struct ahead **ahead, uint64_t size, struct error *err)
+static int alloc_pages(struct memory_block *block, struct ahead **ahead, uint64_t size, struct error *err)
 {
-    int rc = memory_take(block, size, "the KV cache", err);
+    int rc = memory_map(block, size, "the KV cache", err);
     if (rc < 0)
         return rc;
     memory_promise(block);
     return ahead_open(ahead, block, err);
 }
 
-static int take_cache(struct decoder *d, struct error *err)
+static int alloc_cache(struct decoder *d, struct error *err)
 {
     const struct kv_plan *p = &d->plan;
-    int rc = take_pages(&d->kv, &d->ahead, p->n_pages * p->page_bytes, err);
+    int rc = alloc_pages(&d->kv, &d->ahead, p->n_pages * p->page_bytes, err);
     if (rc == 0 && p->n_windows)
-        rc = take_pages(&d->windows, &d->windows_ahead, p->n_windows * p->window_bytes, err);
+        rc = alloc_pages(&d->windows, &d->windows_ahead, p->n_windows * p->window_bytes, err);
     return rc;
 }
 
@@ -347,20 +347,20 @@ static int load_int8(struct decoder *d, const struct model_config *c, struct err
         rc = check_fit(d, err);
     }
     if (rc == 0)
-        rc = take_slots(d, transfer, err);
+        rc = alloc_slots(d, transfer, err);
     struct weights_progress progress = {.report = d->cfg.progress, .context = d->cfg.context};
     if (rc == 0)
         rc = weights_open(&d->weights, d->graph, d->team, &progress, err);
     if (rc == 0)
         rc = delta_open(&d->delta, d->graph, &d->weights, d->cfg.n_slots + d->n_snapshots, err);
     if (rc == 0)
-        rc = take_cache(d, err);
+        rc = alloc_cache(d, err);
     if (rc == 0)
-        rc = memory_take(&d->transfer, transfer, "page transfers", err);
+        rc = memory_map(&d->transfer, transfer, "page transfers", err);
     if (rc == 0)
-        rc = take_tables(d, c, err);
+        rc = alloc_tables(d, c, err);
     if (rc == 0)
-        rc = take_scratch(d, err);
+        rc = alloc_scratch(d, err);
     if (rc == 0)
         rc = decoder_tune(d, err);
     if (rc == 0 && d->cfg.eager)
@@ -390,11 +390,11 @@ void decoder_unload(struct decoder *d)
     ahead_close(d->windows_ahead);
     d->ahead = d->windows_ahead = NULL;
     delta_close(&d->delta);
-    memory_give(&d->kv);
-    memory_give(&d->windows);
-    memory_give(&d->scratch);
-    memory_give(&d->transfer);
-    memory_give(&d->rope);
+    memory_unmap(&d->kv);
+    memory_unmap(&d->windows);
+    memory_unmap(&d->scratch);
+    memory_unmap(&d->transfer);
+    memory_unmap(&d->rope);
     slots_close(&d->slots);
     step_checker_close(d->checker);
     eager_close(d->eager);

@@ -65,10 +65,10 @@ int delta_open(struct delta_net *d, const struct graph *g, const struct weights 
     if (!d->n_layers)
         return 0;
     int rc =
-        memory_take(&d->states, n_states * delta_state_size(&d->shape, d->n_layers), "recurrent states", err);
+        memory_map(&d->states, n_states * delta_state_size(&d->shape, d->n_layers), "recurrent states", err);
     if (rc == 0) {
         memory_promise(&d->states); /* those of snapshots are touched when they are used */
-        rc = memory_take(&d->taps, d->n_layers * taps_floats(&d->shape) * sizeof(float), "convolutions", err);
+        rc = memory_map(&d->taps, d->n_layers * taps_floats(&d->shape) * sizeof(float), "convolutions", err);
     }
     for (uint32_t i = 0; i < g->n_nodes && rc == 0; i++)
         if (g->nodes[i].op == GRAPH_SSM_CONV)
@@ -78,8 +78,8 @@ int delta_open(struct delta_net *d, const struct graph *g, const struct weights 
 
 void delta_close(struct delta_net *d)
 {
-    memory_give(&d->states);
-    memory_give(&d->taps);
+    memory_unmap(&d->states);
+    memory_unmap(&d->taps);
 }
 
 static float *state_of(const struct delta_net *d, uint32_t state, uint32_t layer)

@@ -32,8 +32,8 @@ static int values_set(struct eager *e, const struct graph *g, struct graph_area 
         floats += area_floats(&areas[i]);
     for (uint32_t i = 0; i < g->n_nodes; i++)
         n_deferred += graph_is_deferred(g, i);
-    int rc = memory_take(&e->memory, (floats + (size_t)n_deferred * STEP_MAX_ROWS) * sizeof(float),
-                         "activations", err);
+    int rc = memory_map(&e->memory, (floats + (size_t)n_deferred * STEP_MAX_ROWS) * sizeof(float),
+                        "activations", err);
     if (rc < 0)
         return rc;
     float *at = e->memory.data;
@@ -70,7 +70,7 @@ void eager_close(struct eager *e)
 {
     if (!e)
         return;
-    memory_give(&e->memory);
+    memory_unmap(&e->memory);
     free(e->values);
     free(e);
 }

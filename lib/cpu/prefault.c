@@ -24,7 +24,7 @@
 struct ahead {
     struct memory_block block;
     pthread_t thread;
-    sem_t bell;
+    sem_t wakeup;
     _Atomic size_t used, taken; /* bytes; only the thread writes `taken` */
     _Atomic uint64_t used_ns;   /* time of the last ahead_use() */
     atomic_bool closing;
@@ -63,7 +63,7 @@ static void *touch(void *argument)
     sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0}); /* of this thread; a wish */
     while (able && !atomic_load(&a->closing)) {
         if (ahead_taken(a) >= wanted(a))
-            sem_wait(&a->bell);
+            sem_wait(&a->wakeup);
         else if (quiet(a))
             able = take_piece(a);
         else
@@ -78,10 +78,10 @@ int ahead_open(struct ahead **out, const struct memory_block *block, struct erro
     if (!a)
         return error_set(err, -ENOMEM, "prefault thread: out of memory");
     a->block = *block;
-    sem_init(&a->bell, 0, 0);
+    sem_init(&a->wakeup, 0, 0);
     int rc = pthread_create(&a->thread, NULL, touch, a);
     if (rc) {
-        sem_destroy(&a->bell);
+        sem_destroy(&a->wakeup);
         free(a);
         return error_set(err, -rc, "cannot start the prefault thread: %s", strerror(rc));
     }
@@ -94,9 +94,9 @@ void ahead_close(struct ahead *a)
     if (!a)
         return;
     atomic_store(&a->closing, true);
-    sem_post(&a->bell);
+    sem_post(&a->wakeup);
     pthread_join(a->thread, NULL);
-    sem_destroy(&a->bell);
+    sem_destroy(&a->wakeup);
     free(a);
 }
 
@@ -106,7 +106,7 @@ void ahead_use(struct ahead *a, size_t used)
     atomic_store(&a->used_ns, clock_ns());
     atomic_store(&a->used, used < a->block.size ? used : a->block.size);
     if (used > before)
-        sem_post(&a->bell);
+        sem_post(&a->wakeup);
 }
 
 size_t ahead_taken(const struct ahead *a)

@@ -68,8 +68,8 @@ struct pack_job {
     double from, share; /* fractions of the whole work: before this matrix, and of it */
 };
 
-static int take_buffers(struct pack_buffers *b, const struct graph *g, const uint8_t *uses,
-                        uint32_t n_members, struct error *err)
+static int alloc_buffers(struct pack_buffers *b, const struct graph *g, const uint8_t *uses,
+                         uint32_t n_members, struct error *err)
 {
     for (uint32_t i = 0; i < model_n_weights(g->model); i++) {
         size_t size = uses[i] == WEIGHT_MATRIX
@@ -78,7 +78,7 @@ static int take_buffers(struct pack_buffers *b, const struct graph *g, const uin
         b->size = size > b->size ? size : b->size;
     }
     b->size = round64(b->size);
-    return memory_take(&b->block, b->size * n_members + 1, "reading weights", err);
+    return memory_map(&b->block, b->size * n_members + 1, "reading weights", err);
 }
 
 /* A large matrix on a slow disk takes minutes: the calling thread reports every piece of it. */
@@ -154,15 +154,15 @@ static int fill(struct weights *w, const struct graph *g, const uint8_t *uses, s
     size_t total = 0;
     int rc = sum_sizes(g, uses, &total, err);
     if (rc == 0)
-        rc = memory_take(&w->block, total, "weights", err);
+        rc = memory_map(&w->block, total, "weights", err);
     if (rc == 0)
-        rc = take_buffers(&buffers, g, uses, team_size(team), err);
+        rc = alloc_buffers(&buffers, g, uses, team_size(team), err);
     if (rc == 0) {
         weight_reader_open(&reader, g->model);
         copy_all(w, &reader, uses, team, &buffers, progress, total);
         rc = weight_reader_close(&reader, &w->sum, err);
     }
-    memory_give(&buffers.block);
+    memory_unmap(&buffers.block);
     return rc;
 }
 
@@ -183,7 +183,7 @@ int weights_open(struct weights *w, const struct graph *g, struct team *team,
 
 void weights_close(struct weights *w)
 {
-    memory_give(&w->block);
+    memory_unmap(&w->block);
     free(w->matrices);
     free(w->vectors);
     *w = (struct weights){0};

@@ -120,7 +120,7 @@ static int configure(struct engine *e, const struct engine_config *cfg, struct e
     return rc < 0 ? rc : kv_cache_open(&e->kv, &kv, err);
 }
 
-static int take_memory(struct engine *e, struct error *err)
+static int alloc_memory(struct engine *e, struct error *err)
 {
     e->seqs = calloc(e->cfg.n_slots, sizeof *e->seqs);
     e->order = calloc(e->cfg.n_slots, sizeof *e->order);
@@ -156,9 +156,9 @@ static int start_thread(struct engine *e, struct error *err)
 
 static void engine_free(struct engine *e)
 {
-    engine_disk_close(e); /* first: the disk's thread rings the bell */
+    engine_disk_close(e); /* first: the disk's thread wakes the engine */
     pthread_mutex_destroy(&e->lock);
-    pthread_cond_destroy(&e->bell);
+    pthread_cond_destroy(&e->wakeup);
     engine_constrain_close(e);
     engine_sample_close(e);
     engine_draft_close(e);
@@ -185,10 +185,10 @@ int engine_open(struct engine **out, struct executor *x, const struct engine_con
     e->heartbeat_ns = e->opened_ns;
     e->idle = true;
     pthread_mutex_init(&e->lock, NULL);
-    pthread_cond_init(&e->bell, NULL);
+    pthread_cond_init(&e->wakeup, NULL);
     int rc = configure(e, cfg, err);
     if (rc == 0)
-        rc = take_memory(e, err);
+        rc = alloc_memory(e, err);
     if (rc == 0)
         rc = start_thread(e, err);
     if (rc < 0) {

@@ -10,10 +10,10 @@
 #define NAP_NS 20000000ull
 
 /* Wakes the engine thread if it sleeps. Call with lock held. */
-static void ring(struct engine *e)
+static void wake_engine(struct engine *e)
 {
     if (e->sleeping)
-        pthread_cond_signal(&e->bell);
+        pthread_cond_signal(&e->wakeup);
 }
 
 /* Call with lock held. */
@@ -156,7 +156,7 @@ int engine_submit(struct engine *e, struct engine_request *r, struct error *err)
     r->n_together = together ? n : 1;
     pthread_mutex_lock(&e->lock);
     append_inbox(e, r, together);
-    ring(e);
+    wake_engine(e);
     pthread_mutex_unlock(&e->lock);
     return 0;
 }
@@ -166,7 +166,7 @@ void engine_cancel(struct engine *e, struct engine_request *r)
     atomic_store_explicit(&r->cancelled, true, memory_order_relaxed);
     pthread_mutex_lock(&e->lock);
     e->cancelling = true;
-    ring(e);
+    wake_engine(e);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -174,7 +174,7 @@ void engine_ping(struct engine *e)
 {
     pthread_mutex_lock(&e->lock);
     e->pinged = true;
-    ring(e);
+    wake_engine(e);
     pthread_mutex_unlock(&e->lock);
 }
 
@@ -182,20 +182,20 @@ void engine_ask_to_close(struct engine *e)
 {
     pthread_mutex_lock(&e->lock);
     e->closing = true;
-    ring(e);
+    wake_engine(e);
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Sleeps until the bell rings or, unless `forever`, for NAP_NS at most. Call with lock held. */
-static void sleep_until_rung(struct engine *e, bool forever)
+/* Sleeps until it is woken or, unless `forever`, for NAP_NS at most. Call with lock held. */
+static void sleep_until_woken(struct engine *e, bool forever)
 {
     uint64_t until = clock_ns() + NAP_NS;
     const struct timespec t = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
     e->sleeping = true;
     if (forever)
-        pthread_cond_wait(&e->bell, &e->lock);
+        pthread_cond_wait(&e->wakeup, &e->lock);
     else
-        pthread_cond_clockwait(&e->bell, &e->lock, CLOCK_MONOTONIC, &t);
+        pthread_cond_clockwait(&e->wakeup, &e->lock, CLOCK_MONOTONIC, &t);
     e->sleeping = false;
 }
 
@@ -205,7 +205,7 @@ struct engine_news engine_wait(struct engine *e, bool idle, bool sleep)
     pthread_mutex_lock(&e->lock);
     atomic_store_explicit(&e->idle, idle, memory_order_relaxed);
     while (sleep && STAILQ_EMPTY(&e->inbox) && !e->cancelling && !e->pinged && !e->closing) {
-        sleep_until_rung(e, idle);
+        sleep_until_woken(e, idle);
         slept = true;
         sleep = idle;
     }

@@ -17,11 +17,11 @@
 
 #include <pthread.h>
 
-#define MAX_FLIGHTS    2
-#define RATE_SECONDS   10
-#define ENGINE_MAX_HIT (STEP_MAX_EDITS - 64) /* pages; the table edits of such a hit fit into one step */
-#define NO_SLOT        UINT32_MAX
-#define ENGINE_BORDERS 4 /* positions of one prompt at which its state is kept */
+#define MAX_FLIGHTS            2
+#define RATE_SECONDS           10
+#define ENGINE_MAX_HIT         (STEP_MAX_EDITS - 64) /* pages; the table edits of such a hit fit into one step */
+#define NO_SLOT                UINT32_MAX
+#define ENGINE_SNAPSHOT_POINTS 4 /* positions of one prompt at which its state is kept */
 
 /* The holder of a slot: a running request or, when `r` is NULL, an ended one that steps in flight still
  * name. */
@@ -52,11 +52,11 @@ struct sequence {
     bool loads;       /* its first row follows the state of load_from */
     bool own_load;    /* load_from is a backup, which serves once */
     uint32_t load_from;
-    uint32_t backup;    /* the snapshot for the state before the drafts of a step, or SNAPSHOT_NONE */
-    bool keeps_states;  /* for the prefix cache */
-    uint32_t n_borders; /* positions of the prompt behind which its state is kept */
-    uint32_t borders[ENGINE_BORDERS]; /* multiples of 64 */
-    uint32_t text_border;             /* the newest position of its text that has a snapshot, or 0 */
+    uint32_t backup;            /* the snapshot for the state before the drafts of a step, or SNAPSHOT_NONE */
+    bool keeps_states;          /* for the prefix cache */
+    uint32_t n_snapshot_points; /* positions of the prompt behind which its state is kept */
+    uint32_t snapshot_points[ENGINE_SNAPSHOT_POINTS]; /* multiples of 64 */
+    uint32_t text_snapshot; /* the newest position of its text that has a snapshot, or 0 */
 
     bool restoring;         /* waits for pages of its prompt from the disk, without rows */
     uint32_t restore_end;   /* pages of the prompt below this index come from the disk */
@@ -143,7 +143,7 @@ struct engine {
 
     /* Shared with other threads, guarded by lock. */
     pthread_mutex_t lock;
-    pthread_cond_t bell;
+    pthread_cond_t wakeup;
     bool sleeping, cancelling, pinged, closing;
     STAILQ_HEAD(, engine_request) inbox, ready;
     struct error fault;
@@ -259,9 +259,9 @@ void engine_states_close(struct engine *e);
 /* Sets where the sequence begins, and at which positions its state will be kept: `share`: for the prefix
  * cache. n_cached: tokens whose pages it shares. Returns the position of its first row. */
 uint32_t engine_states_begin(struct engine *e, uint32_t slot, uint32_t n_cached, bool share);
-/* True if the sequence's state at `border` of its prompt, a multiple of 64 that it has not reached, will be
+/* True if the sequence's state at `point` of its prompt, a multiple of 64 that it has not reached, will be
  * kept. */
-bool engine_states_keep(const struct engine *e, struct sequence *q, uint32_t border);
+bool engine_states_keep(const struct engine *e, struct sequence *q, uint32_t point);
 /* Adds to the step the operations on states that n rows of the slot from q->n_rows on need. False, and
  * nothing was added: the step has no room for them. */
 bool engine_states_send(struct engine *e, uint32_t slot, uint32_t n);

@@ -29,14 +29,15 @@ void engine_states_close(struct engine *e)
 
 /* ---- where states are kept ---- */
 
-bool engine_states_keep(const struct engine *e, struct sequence *q, uint32_t border)
+bool engine_states_keep(const struct engine *e, struct sequence *q, uint32_t point)
 {
-    for (uint32_t i = 0; i < q->n_borders; i++)
-        if (q->borders[i] == border)
+    for (uint32_t i = 0; i < q->n_snapshot_points; i++)
+        if (q->snapshot_points[i] == point)
             return true;
-    if (!q->keeps_states || e->n_snapshots == 0 || border <= q->n_rows || q->n_borders == ENGINE_BORDERS)
+    if (!q->keeps_states || e->n_snapshots == 0 || point <= q->n_rows ||
+        q->n_snapshot_points == ENGINE_SNAPSHOT_POINTS)
         return false;
-    q->borders[q->n_borders++] = border;
+    q->snapshot_points[q->n_snapshot_points++] = point;
     return true;
 }
 
@@ -72,8 +73,8 @@ static bool wants(const struct sequence *q, uint32_t end)
 {
     if (!q->keeps_states || end % KV_PAGE_TOKENS != 0)
         return false;
-    for (uint32_t i = 0; i < q->n_borders; i++)
-        if (q->borders[i] == end)
+    for (uint32_t i = 0; i < q->n_snapshot_points; i++)
+        if (q->snapshot_points[i] == end)
             return true;
     return end >= q->r->n_prompt;
 }
@@ -106,7 +107,7 @@ static void save(struct engine *e, uint32_t slot, uint32_t end)
 }
 
 /* The most operations that the rows may need: a copied page, a load, a backup, a state for each choice, the
- * borders. */
+ * snapshot points. */
 static uint32_t most_ops(const struct sequence *q, uint32_t n)
 {
     return q->copies + q->loads + 1 + q->n_waiting + n / KV_PAGE_TOKENS + 1;
@@ -220,9 +221,9 @@ static void keep(struct engine *e, const struct saving *s)
     bool kept = kv_cache_keep_snapshot(e->kv, s->slot, s->end, s->snapshot);
     if (!kept || s->end < q->r->n_prompt)
         return;
-    if (q->text_border)
-        kv_cache_forget_snapshot(e->kv, s->slot, q->text_border);
-    q->text_border = s->end;
+    if (q->text_snapshot)
+        kv_cache_forget_snapshot(e->kv, s->slot, q->text_snapshot);
+    q->text_snapshot = s->end;
 }
 
 void engine_states_retire(struct engine *e)

@@ -15,7 +15,7 @@ static void put_free(struct kv_cache *kv, uint32_t page)
     kv->n_free++;
 }
 
-static int take_window_memory(struct kv_cache *kv, uint32_t n_windows)
+static int alloc_window_memory(struct kv_cache *kv, uint32_t n_windows)
 {
     kv->windows = window_pool_open(n_windows);
     kv->window_lists = calloc((size_t)kv->n_seqs * kv->max_pages, sizeof *kv->window_lists);
@@ -26,7 +26,7 @@ static int take_window_memory(struct kv_cache *kv, uint32_t n_windows)
     return 0;
 }
 
-static int take_memory(struct kv_cache *kv, uint32_t n_snapshots, uint32_t n_windows)
+static int alloc_memory(struct kv_cache *kv, uint32_t n_snapshots, uint32_t n_windows)
 {
     kv->n_buckets = 16;
     while (kv->n_buckets < 2 * kv->n_total && kv->n_buckets < 1u << 30)
@@ -38,7 +38,7 @@ static int take_memory(struct kv_cache *kv, uint32_t n_snapshots, uint32_t n_win
     kv->snapshots = snapshot_pool_open(n_snapshots);
     if (!kv->pages || !kv->seqs || !kv->buckets || !kv->lists || !kv->snapshots)
         return -ENOMEM;
-    return n_windows ? take_window_memory(kv, n_windows) : 0;
+    return n_windows ? alloc_window_memory(kv, n_windows) : 0;
 }
 
 int kv_cache_open(struct kv_cache **out, const struct kv_cache_config *cfg, struct error *err)
@@ -59,7 +59,7 @@ int kv_cache_open(struct kv_cache **out, const struct kv_cache_config *cfg, stru
     kv->seed = hash_seed();
     for (int i = 0; i < KEEP_LISTS; i++)
         kv->kept[i] = (struct ends){NONE, NONE};
-    if (take_memory(kv, cfg->n_snapshots, cfg->n_windows) < 0) {
+    if (alloc_memory(kv, cfg->n_snapshots, cfg->n_windows) < 0) {
         kv_cache_close(kv);
         return error_set(err, -ENOMEM, "no memory for the tables of %u KV pages", cfg->n_pages);
     }

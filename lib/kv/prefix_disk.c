@@ -38,7 +38,7 @@ struct prefix_disk {
     pthread_t thread;
 
     /* Guarded by shared->lock. */
-    pthread_cond_t bell, quiet;
+    pthread_cond_t wakeup, quiet;
     struct queue reads, writes, done;
     uint32_t n_jobs; /* submitted, not yet done */
     bool closing;
@@ -234,7 +234,7 @@ static void *disk_main(void *arg)
         if (job)
             run(d, job);
         else if (!stamp_one(d))
-            pthread_cond_wait(&d->bell, &d->shared->lock);
+            pthread_cond_wait(&d->wakeup, &d->shared->lock);
     }
     while (stamp_one(d))
         ;
@@ -417,7 +417,7 @@ static void disk_free(struct prefix_disk *d)
 {
     if (d->dir >= 0)
         close(d->dir);
-    pthread_cond_destroy(&d->bell);
+    pthread_cond_destroy(&d->wakeup);
     pthread_cond_destroy(&d->quiet);
     if (d->alone)
         prefix_dir_close(d->shared);
@@ -439,7 +439,7 @@ int prefix_disk_open(struct prefix_disk **out, const struct prefix_disk_config *
     STAILQ_INIT(&d->reads);
     STAILQ_INIT(&d->writes);
     STAILQ_INIT(&d->done);
-    pthread_cond_init(&d->bell, NULL);
+    pthread_cond_init(&d->wakeup, NULL);
     pthread_cond_init(&d->quiet, NULL);
     int rc = prefix_file_size(d->page_bytes) <= cfg->budget
                  ? open_dir(d, err)
@@ -464,7 +464,7 @@ void prefix_disk_close(struct prefix_disk *d)
         return;
     lock(d);
     d->closing = true;
-    pthread_cond_signal(&d->bell);
+    pthread_cond_signal(&d->wakeup);
     unlock(d);
     pthread_join(d->thread, NULL);
     disk_free(d);
@@ -503,7 +503,7 @@ bool prefix_disk_touch(struct prefix_disk *d, const struct kv_page_name *name)
     lock(d);
     bool has = prefix_index_touch(&d->shared->index, d->place, name->key, name->parent, realtime_ns()) != 0;
     if (has)
-        pthread_cond_signal(&d->bell);
+        pthread_cond_signal(&d->wakeup);
     unlock(d);
     return has;
 }
@@ -519,7 +519,7 @@ void prefix_disk_submit(struct prefix_disk *d, struct prefix_job *job)
     lock(d);
     STAILQ_INSERT_TAIL(job->write ? &d->writes : &d->reads, job, queued);
     d->n_jobs++;
-    pthread_cond_signal(&d->bell);
+    pthread_cond_signal(&d->wakeup);
     unlock(d);
 }
 

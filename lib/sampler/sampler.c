@@ -54,7 +54,7 @@ size_t sampler_scratch_size(uint32_t n_vocab)
            round_up(n_vocab * sizeof(uint64_t)) + round_up(2 * FEW * sizeof(struct candidate));
 }
 
-static void *take(char **at, size_t n)
+static void *carve(char **at, size_t n)
 {
     void *p = *at;
     *at += round_up(n);
@@ -64,12 +64,12 @@ static void *take(char **at, size_t n)
 static struct scratch scratch_split(void *memory, uint32_t n_vocab)
 {
     char *at = memory;
-    struct scratch s = {.few = take(&at, 2 * FEW * sizeof *s.few)};
-    s.set.mass = take(&at, n_vocab * sizeof *s.set.mass);
-    s.set.x = take(&at, n_vocab * sizeof *s.set.x);
-    s.set.id = take(&at, n_vocab * sizeof *s.set.id);
-    s.x = take(&at, n_vocab * sizeof *s.x);
-    s.count = take(&at, n_vocab * sizeof *s.count);
+    struct scratch s = {.few = carve(&at, 2 * FEW * sizeof *s.few)};
+    s.set.mass = carve(&at, n_vocab * sizeof *s.set.mass);
+    s.set.x = carve(&at, n_vocab * sizeof *s.set.x);
+    s.set.id = carve(&at, n_vocab * sizeof *s.set.id);
+    s.x = carve(&at, n_vocab * sizeof *s.x);
+    s.count = carve(&at, n_vocab * sizeof *s.count);
     return s;
 }
 

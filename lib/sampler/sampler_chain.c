@@ -52,7 +52,7 @@ size_t sampler_chain_scratch_size(uint32_t n_vocab)
            round_up(n_vocab * sizeof(struct sampler_candidate));
 }
 
-static void *take(char **at, size_t n)
+static void *carve(char **at, size_t n)
 {
     void *p = *at;
     *at += round_up(n);
@@ -62,13 +62,13 @@ static void *take(char **at, size_t n)
 static struct left left_open(void *scratch, uint32_t n_vocab)
 {
     char *at = scratch;
-    struct left l = {.loops = sampler_loops_best(), .few = take(&at, TOKENS_FEW * sizeof *l.few)};
-    l.t.mass = take(&at, n_vocab * sizeof *l.t.mass);
-    l.t.x = take(&at, n_vocab * sizeof *l.t.x);
-    l.t.id = take(&at, n_vocab * sizeof *l.t.id);
-    l.w = take(&at, n_vocab * sizeof *l.w);
-    l.counts = take(&at, n_vocab * sizeof *l.counts);
-    l.out = take(&at, n_vocab * sizeof *l.out);
+    struct left l = {.loops = sampler_loops_best(), .few = carve(&at, TOKENS_FEW * sizeof *l.few)};
+    l.t.mass = carve(&at, n_vocab * sizeof *l.t.mass);
+    l.t.x = carve(&at, n_vocab * sizeof *l.t.x);
+    l.t.id = carve(&at, n_vocab * sizeof *l.t.id);
+    l.w = carve(&at, n_vocab * sizeof *l.w);
+    l.counts = carve(&at, n_vocab * sizeof *l.counts);
+    l.out = carve(&at, n_vocab * sizeof *l.out);
     return l;
 }
 

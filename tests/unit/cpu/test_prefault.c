@@ -19,9 +19,9 @@ static bool resident(const void *p)
 static bool able(void)
 {
     struct memory_block b;
-    cr_assert_eq(memory_take(&b, 4096, "a try", NULL), 0);
+    cr_assert_eq(memory_map(&b, 4096, "a try", NULL), 0);
     bool able = madvise(b.data, 4096, 23 /* MADV_POPULATE_WRITE */) == 0;
-    memory_give(&b);
+    memory_unmap(&b);
     return able;
 }
 
@@ -37,20 +37,20 @@ Test(ahead, nothing_is_taken_before_the_first_use)
 {
     struct memory_block b;
     struct ahead *a;
-    cr_assert_eq(memory_take(&b, 8 * MIB, "a block", NULL), 0);
+    cr_assert_eq(memory_map(&b, 8 * MIB, "a block", NULL), 0);
     cr_assert_eq(ahead_open(&a, &b, NULL), 0);
     usleep(20000);
     cr_assert_eq(ahead_taken(a), 0);
     cr_assert_not(resident(b.data));
     ahead_close(a);
-    memory_give(&b);
+    memory_unmap(&b);
 }
 
 Test(ahead, a_small_block_is_taken_whole_and_keeps_what_it_holds)
 {
     struct memory_block b;
     struct ahead *a;
-    cr_assert_eq(memory_take(&b, 5 * MIB, "a block", NULL), 0);
+    cr_assert_eq(memory_map(&b, 5 * MIB, "a block", NULL), 0);
     char *data = b.data;
     strcpy(data, "here");
     strcpy(data + 3 * MIB, "and there");
@@ -64,14 +64,14 @@ Test(ahead, a_small_block_is_taken_whole_and_keeps_what_it_holds)
     cr_assert_str_eq(data, "here");
     cr_assert_str_eq(data + 3 * MIB, "and there");
     cr_assert_eq(data[4 * MIB], 0);
-    memory_give(&b);
+    memory_unmap(&b);
 }
 
 Test(ahead, no_more_is_taken_than_said)
 {
     struct memory_block b;
     struct ahead *a;
-    cr_assert_eq(memory_take(&b, AHEAD_BYTES + 64 * MIB, "a block", NULL), 0);
+    cr_assert_eq(memory_map(&b, AHEAD_BYTES + 64 * MIB, "a block", NULL), 0);
     cr_assert_eq(ahead_open(&a, &b, NULL), 0);
     ahead_use(a, 2 * MIB);
     if (able()) {
@@ -83,17 +83,17 @@ Test(ahead, no_more_is_taken_than_said)
     ahead_use(a, b.size);
     cr_assert_eq(ahead_taken(a), b.size); /* in use, touched or not */
     ahead_close(a);
-    memory_give(&b);
+    memory_unmap(&b);
 }
 
 Test(ahead, closing_does_not_wait_for_the_rest)
 {
     struct memory_block b;
     struct ahead *a;
-    cr_assert_eq(memory_take(&b, AHEAD_BYTES, "a block", NULL), 0);
+    cr_assert_eq(memory_map(&b, AHEAD_BYTES, "a block", NULL), 0);
     cr_assert_eq(ahead_open(&a, &b, NULL), 0);
     ahead_use(a, 1);
     ahead_close(a);
-    memory_give(&b);
+    memory_unmap(&b);
     ahead_close(NULL);
 }
