@@ -29,54 +29,48 @@ static uint32_t put_close(struct compiler *c, uint32_t to, uint32_t min, uint32_
 
 /* ---- items that differ ---- */
 
-/* Texts between a state and `to`, by its edges; 0 in `known` is not known yet. */
-static uint32_t count_paths(struct compiler *c, uint32_t s, uint32_t to, uint32_t first, const uint32_t *at,
-                            const uint32_t *list, uint32_t *known)
-{
-    const struct builder *b = &c->b;
-    uint64_t sum = 0;
-    if (s == to)
-        return 1;
-    if (s < first || known[s - first])
-        return s < first ? 0 : known[s - first] - 1;
-    known[s - first] = 1;
-    for (uint32_t i = at[s - first]; i < at[s - first + 1]; i++) {
-        const struct builder_edge *e = &b->edges[list[i]];
-        uint64_t width = e->kind == BUILDER_BYTES ? e->hi - e->lo + 1u : 1;
-        sum += width * count_paths(c, e->to, to, first, at, list, known);
-    }
-    sum = sum < OPEN - 2 ? sum : OPEN - 2;
-    known[s - first] = (uint32_t)sum + 1;
-    return (uint32_t)sum;
-}
-
-/* Writes into each state from `first` on how many texts are left behind it. */
+/* Writes into each state from `first` on how many texts are left behind it: DFA_INFINITE where there is a
+ * circle on the way to `to`, or as many. */
 static void set_words(struct compiler *c, uint32_t first, uint32_t first_edge, uint32_t to)
 {
     struct builder *b = &c->b;
-    uint32_t n = b->n_states - first;
-    uint32_t *at = schema_take(c, n + 2, sizeof *at), *known = schema_take(c, n + 1, sizeof *known);
-    uint32_t *list = schema_take(c, b->n_edges - first_edge, sizeof *list);
-    if (!at || !known || !list)
+    uint32_t n = b->n_states - first, n_edges = b->n_edges - first_edge, n_queue = 0;
+    uint32_t *left = schema_take(c, n + 1, sizeof *left), *queue = schema_take(c, n + 1, sizeof *queue);
+    uint32_t *at = schema_take(c, n + 2, sizeof *at), *list = schema_take(c, n_edges + 1, sizeof *list);
+    uint64_t *words = schema_take(c, n + 1, sizeof *words);
+    if (!left || !queue || !at || !list || !words)
         return;
-    for (uint32_t i = first_edge; i < b->n_edges; i++)
-        if (b->edges[i].from >= first)
-            at[b->edges[i].from - first + 1]++;
+    memset(left, 0, n * sizeof *left);
+    memset(at, 0, (n + 2) * sizeof *at);
+    memset(words, 0, n * sizeof *words);
+    const struct builder_edge *edges = b->edges + first_edge;
+    for (uint32_t i = 0; i < n_edges; i++)
+        if (edges[i].from >= first && edges[i].to >= first) {
+            left[edges[i].from - first]++;
+            at[edges[i].to - first + 2]++;
+        }
     for (uint32_t i = 0; i < n; i++)
-        at[i + 1] += at[i];
-    for (uint32_t i = b->n_edges; i-- > first_edge;)
-        if (b->edges[i].from >= first)
-            list[--at[b->edges[i].from - first + 1]] = i;
-    for (uint32_t i = 0; i < n; i++)
-        at[i] = at[i + 1];
-    at[n] = 0;
-    for (uint32_t i = first_edge; i < b->n_edges; i++)
-        at[n] += b->edges[i].from >= first;
+        at[i + 2] += at[i + 1];
+    for (uint32_t i = 0; i < n_edges; i++)
+        if (edges[i].from >= first && edges[i].to >= first)
+            list[at[edges[i].to - first + 1]++] = i;
+    words[to - first] = 1;
+    queue[n_queue++] = to - first;
+    for (uint32_t i = 0; i < n_queue; i++)
+        for (uint32_t k = at[queue[i]]; k < at[queue[i] + 1]; k++) {
+            const struct builder_edge *e = &edges[list[k]];
+            uint32_t from = e->from - first;
+            uint64_t width = e->kind == BUILDER_BYTES ? e->hi - e->lo + 1u : 1;
+            words[from] += width * words[queue[i]];
+            words[from] = words[from] < OPEN ? words[from] : OPEN;
+            if (--left[from] == 0)
+                queue[n_queue++] = from;
+        }
     /* Only states that a byte leads to: there all texts with the same beginning meet. */
-    for (uint32_t i = first_edge; i < b->n_edges; i++) {
-        const struct builder_edge *e = &b->edges[i];
-        if (e->kind == BUILDER_BYTES && e->from >= first)
-            b->states[e->to].words = count_paths(c, e->to, to, first, at, list, known);
+    for (uint32_t i = 0; i < n_edges; i++) {
+        uint32_t state = edges[i].to - first;
+        if (edges[i].kind == BUILDER_BYTES && edges[i].from >= first)
+            b->states[edges[i].to].words = left[state] ? DFA_INFINITE : (uint32_t)words[state];
     }
 }
 
@@ -108,11 +102,12 @@ static uint32_t put_unique(struct compiler *c, const struct shape *s, uint32_t f
             out = builder_state(b);
             builder_bytes(b, out, '"', '"', close, false);
         }
-        builder_dfa(b, text, s->kind == KIND_STRING ? SPELL_UNIQUE : SPELL_RAW, in, out, false);
-        count = dfa_count(&b->shop, text);
+        count = dfa_count(&b->shop, text); /* a mask of few texts depends on the items that have used them */
+        bool memo = s->kind == KIND_STRING && count == OPEN;
+        builder_dfa(b, text, s->kind == KIND_STRING ? SPELL_UNIQUE : SPELL_RAW, in, out, memo);
     } else
         builder_empty(b, builder_text(b, open, word, strlen(word)), close);
-    if (count != OPEN && !b->failed)
+    if (!b->failed)
         set_words(c, first, first_edge, close);
     return count;
 }

@@ -127,6 +127,20 @@ static bool is_repeated(struct matcher *m, uint32_t item)
     return items_like(m, array_of(m, item), m->frames[item].mark, m->n_text, true) > 0;
 }
 
+bool matcher_item_like(struct matcher *m, uint32_t stack, struct matcher_item *item)
+{
+    if (stack == NO_FRAME || !m->g->states[m->links[m->frames[stack].links].back].unique)
+        return false;
+    size_t from = m->frames[stack].mark, n = m->n_text - from;
+    size_t at = item->len ? item->start + item->len : array_of(m, stack) + 1;
+    if (!matcher_work(m, 1 + (from - at) / 8))
+        return false;
+    while (at < from && next_item(m, &at, from, &item->start, &item->len))
+        if (item->len >= n && !memcmp(m->text + item->start, m->text + from, n))
+            return true;
+    return false;
+}
+
 /* True when fewer texts are left from the state on than items have used. */
 static bool is_used_up(struct matcher *m, const struct thread *t)
 {

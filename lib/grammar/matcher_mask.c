@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_MEMOS  256 /* of a grammar */
 #define MAX_RECENT 4
 #define MEMO_BYTES                                                                                           \
     (8 << 20) /* of a grammar's: 19 KB each for 150,000 tokens, 170 KB where characters count */
@@ -18,9 +17,10 @@
 struct vocabulary_memos {
     const struct vocabulary *of;
     struct memo **memo; /* by key */
-    uint32_t n, n_made;
+    uint32_t n;
     size_t n_bytes;                        /* of all */
     struct any_string any;                 /* of a vocabulary's */
+    TAILQ_HEAD(, memo) by_use;             /* of a grammar's */
     const struct memo *recent[MAX_RECENT]; /* of a grammar's: the newest, in turns */
     uint32_t n_recent;
 };
@@ -28,7 +28,10 @@ struct vocabulary_memos {
 int memo_store_open(struct vocabulary_memos **out)
 {
     *out = calloc(1, sizeof **out);
-    return *out ? 0 : -ENOMEM;
+    if (!*out)
+        return -ENOMEM;
+    TAILQ_INIT(&(*out)->by_use);
+    return 0;
 }
 
 static void memo_free(struct memo *o)
@@ -281,7 +284,7 @@ static const struct memo *string_memo(const struct vocabulary *v, const struct m
 }
 
 /* False: another walk is needed, or the matcher has failed. */
-static bool walk_by_tables(struct matcher *m, const struct vocabulary *v, struct memo *o, uint32_t state,
+static bool walk_by_tables(struct matcher *m, const struct vocabulary *v, struct memo *o,
                            struct config *level)
 {
     struct trie_walk w = {.m = m, .v = v, .mask = o->mask, .memo = o, .level = level};
@@ -289,7 +292,6 @@ static bool walk_by_tables(struct matcher *m, const struct vocabulary *v, struct
     struct memo_bases bases = {.memos = recent, .string = string_memo(v, o), .any = &v->strings->any};
     if (o->counts)
         return false;
-    o->state = state;
     for (uint32_t i = 0; i < m->g->memos->n_recent && i < MAX_RECENT; i++) {
         const struct memo *r = m->g->memos->recent[i];
         if (!o->byte_exit || same_exits(o, r))
@@ -316,13 +318,14 @@ static struct memo *memo_make(struct matcher *m, const struct vocabulary *v, uin
         memset(o->counts, 255, v->n_tokens + 1);
     }
     bool many;
+    o->state = state;
     o->exit_state = find_exit(m, state, &many);
     o->byte_exit = o->exit_state != NO_FRAME && reads_few_bytes(m->g, o->exit_state, o);
     o->useless = many;
     if (many)
         return o;
     m->alone = true;
-    if (!walk_by_tables(m, v, o, state, level))
+    if (!walk_by_tables(m, v, o, level))
         walk_from(&(struct trie_walk){.m = m, .v = v, .mask = o->mask, .memo = o, .level = level}, state, 0,
                   v->n_nodes);
     m->alone = false;
@@ -348,15 +351,48 @@ static void memo_take(struct matcher *m, struct vocabulary_memos *s, size_t n)
         grammar_take(m->g, n);
 }
 
-/* The bytes of memos of JSON strings have no bound: their number is known, and they are the vocabulary's. */
-static bool has_room(const struct matcher *m, const struct vocabulary_memos *s)
+static void forget(struct matcher *m, const struct vocabulary *v, struct memo *o)
 {
-    return s->n_made < MAX_MEMOS && (s != m->g->memos || s->n_bytes < MEMO_BYTES);
+    struct vocabulary_memos *s = m->g->memos;
+    size_t n = memo_bytes(o, v);
+    uint32_t n_recent = 0, n_kept = s->n_recent < MAX_RECENT ? s->n_recent : MAX_RECENT;
+    for (uint32_t i = 0; i < n_kept; i++)
+        if (s->recent[i] != o)
+            s->recent[n_recent++] = s->recent[i];
+    s->n_recent = n_recent;
+    s->memo[m->g->states[o->state].memo] = NULL;
+    TAILQ_REMOVE(&s->by_use, o, by_use);
+    s->n_bytes -= n;
+    grammar_give(m->g, n);
+    memo_free(o);
+}
+
+/* Forgets the grammar's memos that were used longest ago, but those that masks are being made with. The bytes
+ * of memos of JSON strings have no bound: their number is known, and they are the vocabulary's. */
+static bool make_room(struct matcher *m, const struct vocabulary *v, const struct vocabulary_memos *s)
+{
+    if (s != m->g->memos)
+        return true;
+    struct memo *o = TAILQ_FIRST(&s->by_use), *later;
+    for (; s->n_bytes >= MEMO_BYTES && o; o = later) {
+        later = TAILQ_NEXT(o, by_use);
+        if (o->n_users == 0)
+            forget(m, v, o);
+    }
+    return s->n_bytes < MEMO_BYTES;
+}
+
+static void keep(struct matcher *m, const struct vocabulary *v, struct vocabulary_memos *s, struct memo *o)
+{
+    s->memo[m->g->states[o->state].memo] = o;
+    memo_take(m, s, memo_bytes(o, v));
+    if (s == m->g->memos)
+        TAILQ_INSERT_TAIL(&s->by_use, o, by_use);
 }
 
 /* The memo of a state, made now if there is room; NULL: walk. */
-static const struct memo *memo_of(struct matcher *m, const struct vocabulary *v, uint32_t state,
-                                  struct config *level)
+static struct memo *memo_of(struct matcher *m, const struct vocabulary *v, uint32_t state,
+                            struct config *level)
 {
     uint32_t key = m->g->states[state].memo;
     if (key == GRAMMAR_NO_MEMO)
@@ -372,14 +408,15 @@ static const struct memo *memo_of(struct matcher *m, const struct vocabulary *v,
     if (!s->memo || s->of != v)
         return NULL;
     assert(key < s->n);
-    if (!s->memo[key] && has_room(m, s)) {
+    if (!s->memo[key] && make_room(m, v, s)) {
         struct mark before = mark(m);
-        s->memo[key] = memo_make(m, v, state, level);
-        if (s->memo[key]) {
-            s->n_made++;
-            memo_take(m, s, memo_bytes(s->memo[key], v));
-        }
+        struct memo *o = memo_make(m, v, state, level);
+        if (o)
+            keep(m, v, s, o);
         go_back(m, before);
+    } else if (s->memo[key] && s == m->g->memos) {
+        TAILQ_REMOVE(&s->by_use, s->memo[key], by_use);
+        TAILQ_INSERT_TAIL(&s->by_use, s->memo[key], by_use);
     }
     return s->memo[key] && !s->memo[key]->useless ? s->memo[key] : NULL;
 }
@@ -412,10 +449,11 @@ struct mask_job {
     struct thread *plain; /* threads without a memo */
     uint32_t n_plain;
     /* The memo that is applied: its thread, the next of its exits, and the state around them. */
-    const struct memo *memo;
+    struct memo *memo;
     struct thread thread;
     struct grammar_part part;
     uint32_t exit_state, exit;
+    bool repeats;       /* an item that must differ begins like an earlier one */
     bool tried, opened; /* with `byte` */
     uint8_t byte;
     struct config outside;
@@ -425,39 +463,52 @@ struct mask_job {
     size_t begun_text;
 };
 
-/* Begins to walk what is below a node, from `outside`; items that must differ need the bytes that led there.
- */
-static void begin_below(struct mask_job *j, uint32_t node)
+/* Puts the bytes that lead to a node behind the text; false: the matcher has failed. */
+static bool put_way(struct mask_job *j, uint32_t node)
 {
     struct matcher *m = j->w.m;
     const struct vocabulary_node *nodes = j->w.v->nodes;
     uint32_t with_token = node;
-    j->n_text = m->n_text;
     while (nodes[with_token].token < 0)
         with_token++;
     const char *bytes = j->w.v->bytes[nodes[with_token].token];
-    for (uint32_t i = 0; m->g->has_unique && i < nodes[node].depth; i++)
-        if (!matcher_put_text(m, m->n_text++, bytes[i]))
-            return;
+    for (uint32_t i = 0; i < nodes[node].depth; i++)
+        if (!matcher_put_text(m, j->n_text + i, bytes[i]))
+            return false;
+    return true;
+}
+
+/* Begins to walk what is below a node, from `outside`. */
+static void begin_below(struct mask_job *j, uint32_t node)
+{
+    struct matcher *m = j->w.m;
+    if (m->g->has_unique && !put_way(j, node))
+        return;
+    m->n_text += j->w.v->nodes[node].depth;
     j->w.level[0] = j->outside;
-    walk_begin(&j->w, node + 1, nodes[node].end);
+    walk_begin(&j->w, node + 1, j->w.v->nodes[node].end);
     j->at = MASK_BELOW;
 }
 
-/* Behind the byte nothing depends on the count, so one configuration serves all its exits. */
+/* Behind the byte nothing depends on the count, so one configuration serves all its exits; but an item that
+ * must differ from others may be one of them there. */
 static bool opens(struct mask_job *j, uint32_t count, uint32_t node)
 {
     struct matcher *m = j->w.m;
     struct config at = {0};
-    uint8_t byte = j->w.v->nodes[node].byte;
-    if (j->tried && j->byte == byte)
+    const struct vocabulary_node *n = &j->w.v->nodes[node];
+    if (j->tried && j->byte == n->byte && !j->repeats)
         return j->opened;
+    go_back(m, j->mark);
     j->tried = true;
-    j->byte = byte;
+    j->byte = n->byte;
+    if (m->g->has_unique && !put_way(j, node))
+        return false;
+    m->n_text = j->n_text + n->depth - 1;
+    j->opened = matcher_start(m, (struct thread){j->exit_state, count, j->thread.stack, 0}, &at);
     m->n_text++;
-    j->opened = matcher_start(m, (struct thread){j->exit_state, count, j->thread.stack, 0}, &at) &&
-                matcher_step(m, &at, byte, &j->outside);
-    m->n_text--;
+    j->opened = j->opened && matcher_step(m, &at, n->byte, &j->outside);
+    m->n_text = j->n_text;
     return j->opened;
 }
 
@@ -470,7 +521,7 @@ static void take_exit(struct mask_job *j)
     if (count < j->part.min || count > j->part.max)
         return;
     if (!opens(j, count, e->node)) {
-        if (o->n_exit_bytes == 1)
+        if (o->n_exit_bytes == 1 && !j->repeats)
             j->exit = o->n_exits;
         return;
     }
@@ -492,8 +543,18 @@ static bool goes_on(struct mask_job *j)
     return on;
 }
 
+/* The memo is being applied: it is not forgotten meanwhile. NULL: none is. */
+static void hold(struct mask_job *j, struct memo *o)
+{
+    if (j->memo)
+        j->memo->n_users--;
+    j->memo = o;
+    if (o)
+        o->n_users++;
+}
+
 /* Takes what a memo says for one thread. False: it does not fit here, and the trie must be walked. */
-static bool apply(struct mask_job *j, const struct memo *o, struct thread t)
+static bool apply(struct mask_job *j, struct memo *o, struct thread t)
 {
     struct matcher *m = j->w.m;
     const struct vocabulary *v = j->w.v;
@@ -501,7 +562,7 @@ static bool apply(struct mask_job *j, const struct memo *o, struct thread t)
     bool has_part = s->part != GRAMMAR_UNBOUNDED;
     if (!matcher_work(m, o->n_exits + v->n_tokens / (o->counts ? 8 : 32)))
         return false;
-    j->memo = o;
+    hold(j, o);
     j->thread = t;
     j->part = has_part ? m->g->parts[s->part] : (struct grammar_part){0, GRAMMAR_UNBOUNDED, 0, false};
     j->exit_state = has_part ? j->part.exit : o->exit_state; /* a shared memo knows that of another grammar */
@@ -510,17 +571,50 @@ static bool apply(struct mask_job *j, const struct memo *o, struct thread t)
         return false;
     add_counted(o, v, j->part.max - t.count, j->w.mask);
     j->exit = 0;
+    j->n_text = m->n_text;
     j->tried = j->opened = false;
     j->at = o->byte_exit ? MASK_EXITS : MASK_THREADS;
     return true;
 }
 
+/* True if the text can go on as an earlier item did, up to its closing quote. */
+static bool follows(struct mask_job *j, struct thread t, const struct matcher_item *item)
+{
+    struct matcher *m = j->w.m;
+    struct mark before = mark(m);
+    size_t n_text = m->n_text, done = n_text - m->frames[t.stack].mark;
+    struct config at = {0}, next;
+    bool on = matcher_start(m, t, &at);
+    for (size_t i = done; on && i + 1 < item->len; i++, at = next) {
+        char byte = m->text[item->start + i];
+        on = matcher_put_text(m, m->n_text++, byte) && matcher_step(m, &at, (uint8_t)byte, &next);
+    }
+    m->n_text = n_text;
+    go_back(m, before);
+    return on;
+}
+
+/* Looks at the earlier items that begin like the text of an item that must differ. False: these use up what a
+ * state leads to, so no memo says what may follow. */
+static bool may_differ(struct mask_job *j, struct thread t)
+{
+    struct matcher_item item = {0};
+    bool may = true;
+    j->repeats = false;
+    while (may && matcher_item_like(j->w.m, t.stack, &item)) {
+        j->repeats = true;
+        may = follows(j, t, &item);
+    }
+    return may;
+}
+
 static void take_thread(struct mask_job *j)
 {
     struct matcher *m = j->w.m;
+    hold(j, NULL);
     struct thread t = m->pool[m->now.first + j->next++];
-    const struct memo *o = memo_of(m, j->w.v, t.state, j->w.level);
-    if (!o || !apply(j, o, t))
+    struct memo *o = memo_of(m, j->w.v, t.state, j->w.level);
+    if (!o || (m->g->has_unique && !may_differ(j, t)) || !apply(j, o, t))
         j->plain[j->n_plain++] = t;
 }
 
@@ -582,6 +676,7 @@ void matcher_stop_mask(struct matcher *m)
     struct mask_job *j = m->job;
     if (!j)
         return;
+    hold(j, NULL);
     go_back(m, j->begun);
     m->n_text = j->begun_text;
     free(j->plain);

@@ -70,6 +70,12 @@ bool matcher_work(struct matcher *m, uint64_t steps);
 bool matcher_step(struct matcher *m, const struct config *from, uint8_t byte, struct config *to);
 /* Adds what a thread reaches without input to a fresh configuration at the end of the pool. */
 bool matcher_start(struct matcher *m, struct thread t, struct config *to);
+struct matcher_item { /* of an array, in the text */
+    size_t start, len;
+};
+/* Finds the next earlier item that begins like the text of the frame, which is an item's that must differ
+ * from them; zeros before the first. False: there is none, or the frame is another's. */
+bool matcher_item_like(struct matcher *m, uint32_t stack, struct matcher_item *item);
 /* Drops a mask that is being made. */
 void matcher_stop_mask(struct matcher *m);
 bool matcher_put_text(struct matcher *m, size_t at, char byte);

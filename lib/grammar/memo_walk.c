@@ -8,7 +8,10 @@
 #define SLOW       (UINT32_MAX - 1)
 #define MAX_TABLES 4096
 #define MAX_LEVELS 256
-#define MAX_ALIKE  4 /* bytes of a character */
+#define MAX_ALIKE  4   /* bytes of a character */
+#define MAX_RUN    24  /* characters that are looked ahead: tokens with more are walked */
+#define ENDLESS    255 /* characters */
+#define RUN_SHARE  32  /* of all nodes, those under the first bytes of a run: fewer are walked as soon */
 
 /* ---- any string ---- */
 
@@ -81,6 +84,8 @@ struct table { /* of a state of the part */
     uint32_t state;
     bool leaves;   /* the part may end here */
     uint8_t alike; /* the key of the state of any string that goes on in the same way; ANY_STRING_NONE */
+    bool run_known;
+    uint8_t run; /* characters of the walk's run that may follow at least, or ENDLESS */
     struct table *older;
     uint32_t next[256];
 };
@@ -132,6 +137,7 @@ static struct table *make_table(struct tables *all, uint32_t state)
     if (!t)
         return NULL;
     t->state = state;
+    t->run_known = false;
     t->leaves = leaves(all->g, state);
     t->alike = is_key(all->g->states[state].memo) ? (uint8_t)all->g->states[state].memo : ANY_STRING_NONE;
     fill_table(all->g, t);
@@ -174,6 +180,8 @@ struct part_walk {
     /* The mask that it begins with: of any string, or of another state of the grammar; NULL: empty. */
     const struct memo *base;
     const struct any_string *any; /* NULL: base is of a state of the grammar */
+    /* Classes of characters: it begins with the tokens that consist of them. 0: not so. */
+    uint64_t run;
     struct tables tables;
     bool (*slow)(void *context, uint32_t state, uint32_t node);
     void *context;
@@ -202,10 +210,10 @@ static void set_token(const struct part_walk *w, const struct vocabulary_node *n
         w->o->mask[token / 32] |= 1u << (token % 32);
 }
 
-/* Takes the tokens of [node, end) out of the mask, which began with the base's. */
-static void clear_tokens(const struct part_walk *w, uint32_t node, uint32_t end)
+/* Takes the tokens of [node, end) out of the mask, where it began with them. */
+static void clear_tokens(const struct part_walk *w, bool begun, uint32_t node, uint32_t end)
 {
-    for (; w->base && node < end; node++) {
+    for (; begun && node < end; node++) {
         const struct vocabulary_node *n = &w->v->nodes[node];
         int32_t token = n->token;
         if (token >= 0)
@@ -244,11 +252,149 @@ static bool copy_exits(struct part_walk *w, uint32_t node, uint32_t end)
     return true;
 }
 
-/* A level of the walk: the state behind its node, and where the base's walk is there; NULL: nowhere. */
+/* A level of the walk: the state behind its node, and where the base's walk is there; NULL: nowhere. `pure`:
+ * the bytes up to its node are of the run's characters. */
 struct level {
     struct table *at, *base;
     uint32_t end;
+    bool pure;
 };
+
+/* ---- runs ---- */
+
+/* The state behind any of the characters that go on from here with lo..hi and `more` bytes; DEAD: there is
+ * none, or several. */
+static uint32_t behind_character(const struct grammar *g, uint32_t state, uint8_t lo, uint8_t hi,
+                                 uint32_t more)
+{
+    const struct grammar_state *s = &g->states[state], *end = s + 1;
+    uint32_t target = DEAD, from = lo;
+    if (s->final || s->call != end->call || s->empty != end->empty)
+        return DEAD;
+    for (uint32_t k = s->edge; k < end->edge; k++) {
+        const struct grammar_edge *e = &g->edges[k];
+        if (e->lo != from || e->hi > hi || e->counts)
+            return DEAD;
+        uint32_t to = more ? behind_character(g, e->to, 0x80, 0xbf, more - 1) : e->to;
+        if (to == DEAD || (target != DEAD && to != target))
+            return DEAD;
+        target = to;
+        from = e->hi + 1u;
+    }
+    return from == hi + 1u && is_simple(g, target) ? target : DEAD;
+}
+
+static uint32_t behind_first(const struct grammar *g, const struct table *t, uint8_t byte)
+{
+    uint8_t lo, hi;
+    uint32_t more, next = t->next[byte];
+    if (byte < 0x80 || next == DEAD || next == SLOW || !token_character(byte, &lo, &hi, &more))
+        return next;
+    return behind_character(g, next, lo, hi, more);
+}
+
+/* Fills to[c] with the state behind the characters of class c: DEAD, or SLOW where there are several. */
+static void fill_targets(const struct part_walk *w, const struct table *t, uint32_t to[TOKEN_CLASSES])
+{
+    uint64_t seen = 0;
+    for (unsigned b = 0; b < 256; b++) {
+        uint8_t class = w->v->classes.class_of[b];
+        if (class == TOKEN_BROKEN)
+            continue;
+        uint32_t next = behind_first(w->tables.g, t, (uint8_t)b);
+        to[class] = !(seen >> class & 1) || to[class] == next ? next : SLOW;
+        seen |= UINT64_C(1) << class;
+    }
+}
+
+/* Returns the state behind the characters of the run, or NULL: they do not all lead to one. */
+static struct table *behind_run(struct part_walk *w, const struct table *t)
+{
+    uint32_t to[TOKEN_CLASSES], target = DEAD;
+    fill_targets(w, t, to);
+    for (unsigned c = 0; c < TOKEN_BROKEN; c++) {
+        if (!(w->run >> c & 1))
+            continue;
+        if (to[c] == DEAD || to[c] == SLOW || (target != DEAD && to[c] != target))
+            return NULL;
+        target = to[c];
+    }
+    return target == DEAD ? NULL : table_of(&w->tables, target);
+}
+
+/* Returns how many characters of the run may follow at least, looking `left` characters ahead. */
+static uint8_t run_of(struct part_walk *w, struct table *t, uint32_t left)
+{
+    if (t->run_known || left == 0)
+        return t->run_known ? t->run : 0;
+    const struct table *next = behind_run(w, t);
+    uint8_t behind = !next ? 0 : next == t ? ENDLESS : run_of(w, w->tables.of[next->state], left - 1);
+    t->run = !next ? 0 : behind < ENDLESS - 1 ? behind + 1 : behind;
+    t->run_known = true;
+    return t->run;
+}
+
+/* The state that characters of the most nodes lead to; `nodes` counts them. */
+static uint32_t heaviest(const struct part_walk *w, const uint32_t to[TOKEN_CLASSES], uint32_t *nodes)
+{
+    uint32_t best = DEAD;
+    *nodes = 0;
+    for (unsigned c = 0; c < TOKEN_BROKEN; c++) {
+        uint32_t n = 0;
+        for (unsigned d = c; d < TOKEN_BROKEN && to[c] != DEAD && to[c] != SLOW; d++)
+            n += to[d] == to[c] ? w->v->classes.weight[d] : 0;
+        if (n > *nodes) {
+            *nodes = n;
+            best = to[c];
+        }
+    }
+    return best;
+}
+
+/* Finds characters that may repeat, of which most tokens of the part consist. False: the walk gains nothing
+ * by them. */
+static bool choose_run(struct part_walk *w, const struct table *root)
+{
+    const struct token_classes *classes = &w->v->classes;
+    uint32_t first[TOKEN_CLASSES] = {0}, later[TOKEN_CLASSES] = {0}, n, kept = 0, cleared = 0;
+    fill_targets(w, root, first);
+    uint32_t next = heaviest(w, first, &n);
+    uint32_t least = w->v->n_nodes / RUN_SHARE;
+    struct table *t = n == 0 || n < least ? NULL : table_of(&w->tables, next);
+    if (!t)
+        return false;
+    fill_targets(w, t, later);
+    uint32_t further = heaviest(w, later, &n);
+    w->run = 0;
+    for (unsigned c = 0; c < TOKEN_BROKEN; c++) {
+        if (later[c] != further || further == DEAD)
+            continue;
+        w->run |= UINT64_C(1) << c;
+        kept += first[c] == next ? classes->weight[c] : 0;
+        cleared += first[c] == next ? 0 : classes->weight[c];
+    }
+    for (uint32_t i = 0; i < w->o->n_exit_bytes; i++) /* nodes with an exit are walked */
+        w->run &= ~(UINT64_C(1) << classes->class_of[w->o->exit_bytes[i]]);
+    if (kept < least || cleared > kept / 2 || run_of(w, t, MAX_RUN) < MAX_ALIKE)
+        w->run = 0;
+    return w->run != 0;
+}
+
+static bool is_of_run(const struct part_walk *w, uint8_t byte)
+{
+    bool goes_on = byte >= 0x80 && byte < 0xc0;
+    return goes_on || w->run >> w->v->classes.class_of[byte] & 1;
+}
+
+/* The tokens of the node and below it are in the run, and all of them may come. */
+static bool is_in_run(struct part_walk *w, const struct level *above, uint32_t node)
+{
+    const struct token_classes *classes = &w->v->classes;
+    return above->pure && !(classes->from[node] & ~w->run) &&
+           classes->tall[node] <= run_of(w, above->at, MAX_RUN);
+}
+
+/* ---- nodes ---- */
 
 static struct table *behind(struct part_walk *w, const struct table *above, uint8_t byte)
 {
@@ -268,12 +414,14 @@ static bool take_node(struct part_walk *w, const struct level *above, uint32_t n
     const struct vocabulary_node *n = &w->v->nodes[node];
     uint32_t next = above->at->next[n->byte];
     bool unsure = next == SLOW || (above->base && above->base->next[n->byte] == SLOW);
-    *below = (struct level){.end = n->end};
+    *below = (struct level){.end = n->end, .pure = w->run && above->pure && is_of_run(w, n->byte)};
+    if (w->run && is_in_run(w, above, node))
+        return true;
     if (!unsure && w->o->byte_exit && above->at->leaves && memo_exits_by(w->o, n->byte) &&
         !memo_add_exit(w->o, node, 0))
         return false;
     if (next == DEAD || unsure)
-        clear_tokens(w, node, n->end);
+        clear_tokens(w, w->base || below->pure, node, n->end);
     if (unsure)
         return w->slow(w->context, above->at->state, node);
     if (next == DEAD)
@@ -320,7 +468,7 @@ static bool walk_all(struct part_walk *w, const struct level *root)
             continue;
         }
         if (below.at)
-            clear_tokens(w, node + 1, below.end);
+            clear_tokens(w, w->base || below.pure, node + 1, below.end);
         node = below.end;
     }
     return true;
@@ -338,10 +486,11 @@ static void choose_base(struct part_walk *w, const struct memo_bases *bases, str
     root->base = NULL;
     w->base = bases->string;
     w->any = bases->any;
-    if (!w->base || !root->at || !joins_mostly(w, root)) {
-        w->base = NULL;
-        w->any = NULL;
-    }
+    if (w->base && root->at && joins_mostly(w, root))
+        return;
+    w->base = NULL;
+    w->any = NULL;
+    root->pure = root->at && choose_run(w, root->at);
 }
 
 bool memo_walk(struct matcher *m, const struct vocabulary *v, struct memo *o, const struct memo_bases *bases,
@@ -359,6 +508,8 @@ bool memo_walk(struct matcher *m, const struct vocabulary *v, struct memo *o, co
     choose_base(&w, bases, &root);
     if (w.base)
         memcpy(o->mask, w.base->mask, vocabulary_mask_words(v) * sizeof *o->mask);
+    else if (w.run)
+        token_classes_mask(&v->classes, w.run, o->mask);
     bool ok = root.at && walk_all(&w, &root);
     tables_close(&w.tables);
     return ok;

@@ -1,8 +1,11 @@
 /* memo_walk.h - the walk of the whole trie by one state of a part of a grammar, for a memo: by tables of the
- * states' bytes, and from the mask of another state, or of any JSON string, where most of the trie reads
- * alike. Thread: the engine's. Memory: scratch of one call; the keys are the vocabulary's. */
+ * states' bytes, and from the mask of another state, of any JSON string, or of all tokens of some characters,
+ * where most of the trie reads alike. Thread: the engine's. Memory: scratch of one call; the keys are the
+ * vocabulary's. */
 #pragma once
 #include "matcher_private.h"
+
+#include <sys/queue.h>
 
 #define MEMO_EXIT_BYTES 4
 
@@ -16,7 +19,9 @@ struct memo {
     uint32_t n_inside, most; /* tokens in the mask; the largest of the counts */
     struct exit_node *exits; /* by node */
     uint32_t n_exits, exit_room;
-    uint32_t state; /* of the grammar it was made for */
+    uint32_t state;           /* of the grammar it was made for */
+    TAILQ_ENTRY(memo) by_use; /* of a grammar's: the one that was used last is the last */
+    uint32_t n_users;         /* masks that are being made with it */
     uint32_t exit_state;
     /* The exit state reads these bytes alone, a few, and `exits` lists the nodes that have one. */
     bool byte_exit;

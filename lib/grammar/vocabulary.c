@@ -110,7 +110,7 @@ int vocabulary_open(struct vocabulary **out, uint32_t n_tokens,
     }
     if (ok && n_ends)
         memcpy(v->ends, ends, n_ends * sizeof *ends);
-    ok = ok && build(v, w, n) == 0;
+    ok = ok && build(v, w, n) == 0 && token_classes_open(&v->classes, v) == 0;
     free(w);
     if (ok)
         *out = v;
@@ -124,6 +124,7 @@ void vocabulary_close(struct vocabulary *v)
     if (!v)
         return;
     memo_store_close(v->strings);
+    token_classes_close(&v->classes);
     free(v->nodes);
     free(v->same);
     free(v->bytes);

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "gguf/gguf.h"
 #include "grammar/matcher.h"
+#include "json/json.h"
 #include "schema/schema.h"
 #include "tokenizer/tokenizer.h"
 
@@ -126,10 +127,14 @@ static void add_instance(struct sums *s, struct grammar *g, struct vocabulary *v
 
 static void add_file(struct sums *s, struct vocabulary *v, const struct tokenizer *t, const char *path)
 {
-    json_t *root = json_load_file(path, JSON_ALLOW_NUL, NULL), *valid = json_object_get(root, "valid");
+    size_t n;
+    char *text = read_file(path, &n);
+    json_t *root = text ? json_load_wide(text, n, JSON_ALLOW_NUL, NULL) : NULL;
+    json_t *valid = json_object_get(root, "valid");
     struct grammar *g;
     struct error err = {0};
-    if (!root) { /* of integers beyond 64 bits, which the daemon reads in its own way */
+    free(text);
+    if (!root) {
         s->n_unread++;
         return;
     }

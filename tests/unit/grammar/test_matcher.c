@@ -10,13 +10,14 @@
 
 /* Every byte, and tokens that span the parts of a JSON text. */
 static const char *const words[] = {
-    "\"",      "\",",   "\",\"",   "\":",     "\":\"", "\": ",    "\"}",  "\"]",   "{\"",      "[\"",
-    "\": {\"", "},{\"", "}]",      "name",    "age",   "ame\"",   "true", "false", "null",     "alse,",
-    "12",      "345",   "0.5",     "e+1",     "-1",    ", ",      "\n  ", "\n\t",  "hello",    "hel",
-    "lo\"",    "\\n",   "\\\"",    "\\",      "u00",   "é",       "日本", "\xe6",  "\x97\xa5", "\xf0\x9f",
-    "😀",       " a",    "ab",      "abc",     "abab",  "b\",\"a", "x1",   "a\"",   "b\"",      "a\",\"b\"",
-    "2020",    "-0",    "the cat", " sat on", "ing",   "\"a\"",   "\"b",  "1,2",   "],[",      "]]",
-    "yes",     "no",    "maybe",   "a\":1",   "}}"};
+    "\"",      "\",",     "\",\"",     "\":",      "\":\"",     "\": ", "\"}",   "\"]",     "{\"",
+    "[\"",     "\": {\"", "},{\"",     "}]",       "name",      "age",  "ame\"", "true",    "false",
+    "null",    "alse,",   "12",        "345",      "0.5",       "e+1",  "-1",    ", ",      "\n  ",
+    "\n\t",    "hello",   "hel",       "lo\"",     "\\n",       "\\\"", "\\",    "u00",     "é",
+    "日本",    "\xe6",    "\x97\xa5",  "\xf0\x9f", "😀",         " a",   "ab",    "abc",     "abab",
+    "b\",\"a", "x1",      "a\"",       "b\"",      "a\",\"b\"", "2020", "-0",    "the cat", " sat on",
+    "ing",     "\"a\"",   "\"b",       "1,2",      "],[",       "]]",   "yes",   "no",      "maybe",
+    "a\":1",   "}}",      "telephone", "ab-ab-ab"};
 #define N_WORDS  (sizeof words / sizeof *words)
 #define N_TOKENS (256 + (int)N_WORDS + 1)
 #define END      (N_TOKENS - 1)
@@ -399,10 +400,32 @@ Test(matcher, masks_of_unique_items_are_what_fits)
                        "null,\"é\"]}}"),
              30, 16);
     walk_all(of_schema("{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"string\"}}"), 10, 14);
+    walk_all(of_schema("{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"string\",\"pattern\":"
+                       "\"^[ab]{0,40}$\"}}"),
+             20, 20);
+    walk_all(
+        of_schema("{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":[\"string\",\"boolean\"],"
+                  "\"pattern\":\"^(a|b[ab]?|x.*)$\"}}"),
+        20, 24);
     walk_all(
         of_schema(
             "{\"type\":\"array\",\"uniqueItems\":true,\"minItems\":3,\"items\":{\"enum\":[1,\"b\",null]}}"),
         40, 20);
+}
+
+/* "a" and "b" are used; an item that begins with x has no end of texts. */
+Test(matcher, an_item_is_not_begun_that_could_only_be_an_earlier_one)
+{
+    struct matcher *m;
+    struct grammar *g = of_schema("{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"string\","
+                                  "\"pattern\":\"^(a|b|x.*)$\"}}");
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_bytes(m, "[\"a\",\"b\",\"", 10), 10);
+    cr_assert_eq(matcher_bytes(m, "a", 1), 0);
+    cr_assert_eq(matcher_bytes(m, "x", 1), 1);
+    cr_assert_eq(matcher_bytes(m, "\",\"x", 4), 4);
+    matcher_close(m);
+    grammar_unref(g);
 }
 
 Test(matcher, masks_of_recursion_are_what_fits)
@@ -443,6 +466,23 @@ static void check_mask(struct grammar *g, const struct vocabulary *v, const char
     matcher_close(m);
 }
 
+static struct vocabulary *open_plain(void)
+{
+    struct vocabulary *v;
+    for (int b = 0; b < 256; b++)
+        bytes[b] = (char)b;
+    cr_assert_eq(vocabulary_open(&v, N_PLAIN, plain_piece, NULL, NULL, 0, NULL), 0);
+    cr_assert_eq(vocabulary_warm(v), 0);
+    return v;
+}
+
+static struct grammar *of_pattern(const char *pattern)
+{
+    char schema[200];
+    snprintf(schema, sizeof schema, "{\"type\":\"string\",\"pattern\":\"%s\"}", pattern);
+    return of_schema(schema);
+}
+
 /* Each mask begins with a remembered one, from which the tokens that do not fit here are taken. */
 Test(matcher, masks_that_begin_with_another_are_what_fits)
 {
@@ -451,20 +491,95 @@ Test(matcher, masks_that_begin_with_another_are_what_fits)
     static const char *const texts[] = {"\"", "\"y", "\"x", "\"ya", "\"xb", "\"y!x", "\"xb!y"};
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
         for (size_t first = 0; first < sizeof texts / sizeof *texts; first++) {
-            char schema[200];
-            struct vocabulary *v;
-            snprintf(schema, sizeof schema, "{\"type\":\"string\",\"pattern\":\"%s\"}", patterns[i]);
-            struct grammar *g = of_schema(schema);
-            for (int b = 0; b < 256; b++)
-                bytes[b] = (char)b;
-            cr_assert_eq(vocabulary_open(&v, N_PLAIN, plain_piece, NULL, NULL, 0, NULL), 0);
-            cr_assert_eq(vocabulary_warm(v), 0);
+            struct grammar *g = of_pattern(patterns[i]);
+            struct vocabulary *v = open_plain();
             check_mask(g, v, texts[first]);
             for (size_t k = 0; k < sizeof texts / sizeof *texts; k++)
                 check_mask(g, v, texts[k]);
             grammar_unref(g);
             vocabulary_close(v);
         }
+}
+
+/* Characters that repeat, with and without a bound: the mask begins with the tokens of such characters. */
+Test(matcher, masks_of_runs_are_what_fits)
+{
+    static const char *const patterns[] = {"^[a-p]+$",
+                                           "^[b-z]*$",
+                                           "^[a-z0-9-]{1,5}$",
+                                           "^[a-z]{4}$",
+                                           "^[^a]*$",
+                                           "^.+$",
+                                           "^[^\\\\u0000-\\\\u001f]{2,40}$",
+                                           "^[a-z]+( [a-z]+)*$",
+                                           "^([a-z]|é)*$",
+                                           "^[a-z日]*[0-9]$",
+                                           "^[A-Za-z][a-z]*$",
+                                           "^([a-z][a-z])*$",
+                                           "^[^é]{0,3}$",
+                                           "^[a-z\\\\u00c0-\\\\u00e8\\\\u0100-\\\\u07ff]*$",
+                                           "^[\\\\u0080-\\\\uffff]*a*$",
+                                           "^[ -~]*\\\\n?$"};
+    static const char *const texts[] = {"\"", "\"b", "\"bc", "\"bcd", "\"b c", "\"日", "\"é", "\"b\xe6"};
+    unsigned n_checked = 0;
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
+        for (size_t k = 0; k < sizeof texts / sizeof *texts; k++) {
+            struct matcher *m;
+            struct grammar *g = of_pattern(patterns[i]);
+            struct vocabulary *v = open_plain();
+            cr_assert_eq(matcher_open(&m, g), 0);
+            bool fit = matcher_bytes(m, texts[k], strlen(texts[k])) == strlen(texts[k]);
+            matcher_close(m);
+            if (fit) {
+                check_mask(g, v, texts[k]);
+                n_checked++;
+            }
+            grammar_unref(g);
+            vocabulary_close(v);
+        }
+    cr_assert_geq(n_checked, 60, "%u", n_checked);
+}
+
+enum { N_MANY = 1600000 }; /* a mask has 200 KB */
+
+static const char *few_piece(const void *context, int32_t token, uint32_t *len)
+{
+    return token < END ? piece(context, token, len) : NULL;
+}
+
+/* 58 states, whose masks take more than the 8 MB that a grammar keeps: those of long ago make room for new
+ * ones, and each is made from what is remembered, in a few parts. */
+Test(matcher, masks_that_were_used_long_ago_are_forgotten)
+{
+    struct vocabulary *v;
+    struct matcher *m;
+    char text[64] = "\"";
+    uint32_t *mask = calloc(N_MANY / 32 + 1, sizeof *mask);
+    struct grammar *g = of_pattern("^[a-z]{58}$");
+    for (int b = 0; b < 256; b++)
+        bytes[b] = (char)b;
+    cr_assert_eq(vocabulary_open(&v, N_MANY, few_piece, NULL, NULL, 0, NULL), 0);
+    cr_assert_eq(vocabulary_warm(v), 0);
+    for (int round = 0; round < 2; round++)
+        for (size_t n = 1; n < 59; n++) {
+            uint32_t n_allowed, n_parts = 1;
+            memset(text + 1, 'a', n - 1);
+            text[n] = 0;
+            cr_assert_eq(matcher_open(&m, g), 0);
+            cr_assert_eq(matcher_bytes(m, text, n), n);
+            while (!matcher_mask_part(m, v, mask, 1, &n_allowed))
+                n_parts++;
+            cr_assert_leq(n_parts, 8, "%u parts after %zu bytes", n_parts, n);
+            for (int32_t t = 0; t < END; t++)
+                cr_assert_eq(mask[t / 32] >> (t % 32) & 1, fits(g, v, text, n, t), "token %d after %s", t,
+                             text);
+            cr_assert_leq(grammar_bytes(g), 9 << 20);
+            matcher_close(m);
+        }
+    cr_assert_geq(grammar_bytes(g), 8 << 20);
+    grammar_unref(g);
+    vocabulary_close(v);
+    free(mask);
 }
 
 Test(matcher, masks_of_gbnf_are_what_fits)
