@@ -128,8 +128,9 @@ static void add_instance(struct sums *s, struct grammar *g, struct vocabulary *v
 static void add_file(struct sums *s, struct vocabulary *v, const struct tokenizer *t, const char *path)
 {
     size_t n;
+    json_error_t where;
     char *text = read_file(path, &n);
-    json_t *root = text ? json_load_wide(text, n, JSON_ALLOW_NUL, NULL) : NULL;
+    json_t *root = text ? json_load_wide(text, n, JSON_ALLOW_NUL, &where) : NULL;
     json_t *valid = json_object_get(root, "valid");
     struct grammar *g;
     struct error err = {0};
