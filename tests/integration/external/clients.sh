@@ -1,7 +1,7 @@
 #!/bin/sh
 # clients.sh HEARTHD MODEL REQUESTS - runs clients from npm, unmodified, against the real daemon: openai with the model's own template,
 # then all with one that has tools; then the requests of programs that are no libraries, as they were
-# captured in the folder REQUESTS; last ajv looks at texts of the schemas in the folder beside it.
+# captured in the folder REQUESTS; last ajv looks at texts of the schemas in the folder beside it, and of random ones.
 set -eu
 hearthd=$1
 model=$2
@@ -50,7 +50,7 @@ if [ ! -d "$requests" ]; then
     echo "SKIP it_clients shared-language: no $requests"
     exit 0
 fi
-for held in "replay.mjs $url $requests" "schemas.mjs $url $requests/../schemas"; do
+for held in "replay.mjs $url $requests" "schemas.mjs $url $requests/../schemas" "random_schemas.mjs $url 250"; do
     # shellcheck disable=SC2086 # words
     (cd "$work" && node $held) || { tail -n 20 "$log"; exit 1; }
 done
