@@ -1,8 +1,7 @@
 /* gbnf.c - llama.cpp's grammar language: rules of literals, classes, groups, alternatives and repetitions. */
 #include "base/hash.h"
 #include "base/utf8.h"
-#include "code_ranges.h"
-#include "grammar_builder.h"
+#include "gbnf_private.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -14,29 +13,7 @@
 #define MAX_REPEAT 1000000
 #define SLOTS      (1 << 15) /* more than twice MAX_RULES */
 
-struct rule {
-    const char *name;
-    uint32_t start, end;
-    size_t used_at; /* byte of the first use */
-    bool defined;
-};
-
-struct parser {
-    struct builder *b;
-    const char *s;
-    size_t n, at;
-    unsigned depth;
-    struct rule *rules;
-    uint32_t n_rules, room;
-    uint32_t *slots; /* [SLOTS] rules by name: their numbers from 1, 0: empty; open addressing */
-    uint64_t seed;   /* of the hashes of names, which a client chooses */
-};
-
-struct span {
-    uint32_t in, out;
-};
-
-static bool fail_at(struct parser *p, size_t at, int code, const char *what, const char *name)
+static bool fail_at(struct gbnf *p, size_t at, int code, const char *what, const char *name)
 {
     size_t line = 1, column = 1;
     for (size_t i = 0; i < at && i < p->n; i++) {
@@ -47,23 +24,23 @@ static bool fail_at(struct parser *p, size_t at, int code, const char *what, con
     return false;
 }
 
-static bool fail(struct parser *p, const char *what)
+static bool fail(struct gbnf *p, const char *what)
 {
     return fail_at(p, p->at, -EINVAL, what, "");
 }
 
-static bool going(const struct parser *p)
+static bool going(const struct gbnf *p)
 {
     return !p->b->failed && p->at < p->n;
 }
 
-static bool looking_at(const struct parser *p, const char *text)
+bool gbnf_looking_at(const struct gbnf *p, const char *text)
 {
     size_t len = strlen(text);
     return p->n - p->at >= len && !memcmp(p->s + p->at, text, len);
 }
 
-static void skip_space(struct parser *p, bool newlines)
+void gbnf_skip_space(struct gbnf *p, bool newlines)
 {
     while (p->at < p->n) {
         char c = p->s[p->at];
@@ -77,9 +54,9 @@ static void skip_space(struct parser *p, bool newlines)
     }
 }
 
-static bool take(struct parser *p, const char *text)
+bool gbnf_take(struct gbnf *p, const char *text)
 {
-    bool is = !p->b->failed && looking_at(p, text);
+    bool is = !p->b->failed && gbnf_looking_at(p, text);
     p->at += is ? strlen(text) : 0;
     return is;
 }
@@ -91,7 +68,7 @@ static bool is_name(char c)
     return isalnum((unsigned char)c) || c == '-' || c == '_';
 }
 
-static const char *take_name(struct parser *p)
+const char *gbnf_take_name(struct gbnf *p)
 {
     size_t from = p->at;
     while (p->at < p->n && is_name(p->s[p->at]))
@@ -102,7 +79,7 @@ static const char *take_name(struct parser *p)
     return name ? name : "";
 }
 
-static uint32_t *slot_of(const struct parser *p, const char *name)
+static uint32_t *slot_of(const struct gbnf *p, const char *name)
 {
     uint64_t h = hash_bytes(p->seed, name, strlen(name));
     while (p->slots[h & (SLOTS - 1)] && strcmp(p->rules[p->slots[h & (SLOTS - 1)] - 1].name, name) != 0)
@@ -110,15 +87,21 @@ static uint32_t *slot_of(const struct parser *p, const char *name)
     return &p->slots[h & (SLOTS - 1)];
 }
 
+const struct gbnf_rule *gbnf_find(const struct gbnf *p, const char *name)
+{
+    uint32_t slot = *slot_of(p, name);
+    return slot ? &p->rules[slot - 1] : NULL;
+}
+
 /* Finds or makes a rule. */
-static uint32_t rule_of(struct parser *p, const char *name)
+static uint32_t rule_of(struct gbnf *p, const char *name)
 {
     uint32_t *slot = slot_of(p, name);
     if (*slot)
         return *slot - 1;
     if (p->n_rules == p->room) {
         uint32_t more = p->room ? 2 * p->room : 32;
-        struct rule *r = arena_grow(&p->b->arena, p->rules, p->room * sizeof *r, more * sizeof *r);
+        struct gbnf_rule *r = arena_grow(&p->b->arena, p->rules, p->room * sizeof *r, more * sizeof *r);
         if (!r || p->n_rules >= MAX_RULES || !dfa_work(&p->b->shop, 100 * (uint64_t)more)) {
             builder_fail(p->b, r ? -E2BIG : -ENOMEM, r ? "more than %d rules" : "out of memory", MAX_RULES);
             return 0;
@@ -126,7 +109,7 @@ static uint32_t rule_of(struct parser *p, const char *name)
         p->rules = r;
         p->room = more;
     }
-    p->rules[p->n_rules] = (struct rule){
+    p->rules[p->n_rules] = (struct gbnf_rule){
         .name = name, .start = builder_state(p->b), .end = builder_state(p->b), .used_at = p->at};
     *slot = p->n_rules + 1;
     return p->n_rules++;
@@ -134,7 +117,7 @@ static uint32_t rule_of(struct parser *p, const char *name)
 
 static const char *rule_name(const void *context, uint32_t state)
 {
-    const struct parser *p = context;
+    const struct gbnf *p = context;
     for (uint32_t i = 0; i < p->n_rules; i++)
         if (p->rules[i].start == state)
             return p->rules[i].name;
@@ -143,10 +126,10 @@ static const char *rule_name(const void *context, uint32_t state)
 
 /* ---- elements ---- */
 
-static struct span new_span(struct parser *p)
+static struct gbnf_span new_span(struct gbnf *p)
 {
     uint32_t in = builder_state(p->b);
-    return (struct span){in, builder_state(p->b)};
+    return (struct gbnf_span){in, builder_state(p->b)};
 }
 
 static int hex_digit(char c)
@@ -157,7 +140,7 @@ static int hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-static uint32_t take_hex(struct parser *p, unsigned digits)
+static uint32_t take_hex(struct gbnf *p, unsigned digits)
 {
     uint32_t code = 0;
     for (unsigned i = 0; i < digits; i++, p->at++) {
@@ -175,9 +158,9 @@ static uint32_t take_hex(struct parser *p, unsigned digits)
     return code;
 }
 
-static uint32_t take_char(struct parser *p)
+uint32_t gbnf_take_char(struct gbnf *p)
 {
-    if (!take(p, "\\")) {
+    if (!gbnf_take(p, "\\")) {
         size_t len = p->at < p->n ? utf8_char(p->s + p->at, p->n - p->at) : 0;
         if (!len) {
             fail(p, p->at < p->n ? "bytes that are not UTF-8" : "the grammar ends too early");
@@ -218,81 +201,86 @@ static uint32_t take_char(struct parser *p)
     }
 }
 
-static struct span parse_literal(struct parser *p)
+static struct gbnf_span parse_literal(struct gbnf *p)
 {
-    struct span s = new_span(p);
+    struct gbnf_span s = new_span(p);
     uint32_t at = s.in;
-    while (going(p) && !looking_at(p, "\"")) {
-        uint32_t next = builder_state(p->b), code = take_char(p);
+    while (going(p) && !gbnf_looking_at(p, "\"")) {
+        uint32_t next = builder_state(p->b), code = gbnf_take_char(p);
         builder_codes(p->b, at, code, code, next, false);
         at = next;
     }
-    if (!take(p, "\""))
+    if (!gbnf_take(p, "\""))
         fail(p, "a literal without its closing quote");
     builder_empty(p->b, at, s.out);
     return s;
 }
 
-static void put_ranges(struct parser *p, struct span s, const struct code_ranges *set)
+static void put_ranges(struct gbnf *p, struct gbnf_span s, const struct code_ranges *set)
 {
     for (size_t i = 0; i < set->n; i++)
         builder_codes(p->b, s.in, set->r[i].lo, set->r[i].hi, s.out, false);
 }
 
-static struct span parse_class(struct parser *p)
+void gbnf_take_class(struct gbnf *p, struct code_ranges *set)
 {
-    struct code_ranges set = {0};
-    struct span s = new_span(p);
-    bool inverted = take(p, "^");
-    while (going(p) && !looking_at(p, "]")) {
-        uint32_t lo = take_char(p), hi = lo;
-        if (looking_at(p, "-") && p->n - p->at > 1 && p->s[p->at + 1] != ']') {
+    bool inverted = gbnf_take(p, "^");
+    while (going(p) && !gbnf_looking_at(p, "]")) {
+        uint32_t lo = gbnf_take_char(p), hi = lo;
+        if (gbnf_looking_at(p, "-") && p->n - p->at > 1 && p->s[p->at + 1] != ']') {
             p->at++;
-            hi = take_char(p);
+            hi = gbnf_take_char(p);
         }
         if (hi < lo)
             fail(p, "a range that runs backwards");
-        if (!ranges_add(&p->b->shop, &set, lo, hi))
+        if (!ranges_add(&p->b->shop, set, lo, hi))
             builder_exhausted(p->b);
     }
-    if (!take(p, "]"))
+    if (!gbnf_take(p, "]"))
         fail(p, "a class without ]");
-    ranges_sort(&set);
-    if (inverted && !ranges_invert(&p->b->shop, &set))
+    ranges_sort(set);
+    if (inverted && !ranges_invert(&p->b->shop, set))
         builder_exhausted(p->b);
+}
+
+static struct gbnf_span parse_class(struct gbnf *p)
+{
+    struct code_ranges set = {0};
+    struct gbnf_span s = new_span(p);
+    gbnf_take_class(p, &set);
     put_ranges(p, s, &set);
     return s;
 }
 
-static struct span parse_choice(struct parser *p, bool nested);
+static struct gbnf_span parse_choice(struct gbnf *p, bool nested);
 
-static struct span parse_element(struct parser *p)
+static struct gbnf_span parse_element(struct gbnf *p)
 {
-    struct span s = {0};
-    if (take(p, "\""))
+    struct gbnf_span s = {0};
+    if (gbnf_take(p, "\""))
         return parse_literal(p);
-    if (take(p, "["))
+    if (gbnf_take(p, "["))
         return parse_class(p);
-    if (take(p, ".")) {
+    if (gbnf_take(p, ".")) {
         s = new_span(p);
         builder_codes(p->b, s.in, 0, DFA_MAX_CODE, s.out, false);
         return s;
     }
-    if (take(p, "(")) {
+    if (gbnf_take(p, "(")) {
         if (++p->depth > MAX_DEPTH)
             fail_at(p, p->at, -E2BIG, "groups nested more than 200 deep", "");
-        skip_space(p, true);
+        gbnf_skip_space(p, true);
         s = p->b->failed ? s : parse_choice(p, true);
         p->depth--;
-        if (!take(p, ")"))
+        if (!gbnf_take(p, ")"))
             fail(p, "a group without )");
         return s;
     }
-    if (looking_at(p, "<") || looking_at(p, "!<")) {
+    if (gbnf_looking_at(p, "<") || gbnf_looking_at(p, "!<")) {
         fail_at(p, p->at, -ENOTSUP, "a token (<...>) is not supported", "");
         return s;
     }
-    uint32_t rule = rule_of(p, take_name(p));
+    uint32_t rule = rule_of(p, gbnf_take_name(p));
     s = new_span(p);
     if (!p->b->failed)
         builder_call(p->b, s.in, p->rules[rule].start, s.out, false);
@@ -301,7 +289,7 @@ static struct span parse_element(struct parser *p)
 
 /* ---- repetitions ---- */
 
-static bool take_number(struct parser *p, uint32_t *out)
+static bool take_number(struct gbnf *p, uint32_t *out)
 {
     size_t from = p->at;
     uint64_t v = 0;
@@ -313,30 +301,30 @@ static bool take_number(struct parser *p, uint32_t *out)
     return p->at > from;
 }
 
-static bool take_repetition(struct parser *p, uint32_t *min, uint32_t *max)
+bool gbnf_take_repetition(struct gbnf *p, uint32_t *min, uint32_t *max)
 {
     *min = 0;
     *max = GRAMMAR_UNBOUNDED;
-    if (take(p, "*"))
+    if (gbnf_take(p, "*"))
         return true;
-    if (take(p, "+"))
+    if (gbnf_take(p, "+"))
         return *min = 1, true;
-    if (take(p, "?"))
+    if (gbnf_take(p, "?"))
         return *max = 1, true;
-    if (!take(p, "{"))
+    if (!gbnf_take(p, "{"))
         return false;
-    skip_space(p, true);
+    gbnf_skip_space(p, true);
     bool low = take_number(p, min);
-    skip_space(p, true);
+    gbnf_skip_space(p, true);
     *max = *min;
-    if (take(p, ",")) {
-        skip_space(p, true);
+    if (gbnf_take(p, ",")) {
+        gbnf_skip_space(p, true);
         if (!take_number(p, max))
             *max = GRAMMAR_UNBOUNDED;
-        skip_space(p, true);
+        gbnf_skip_space(p, true);
     } else if (!low)
         fail(p, "a number is expected");
-    if (!take(p, "}"))
+    if (!gbnf_take(p, "}"))
         fail(p, "a repetition without }");
     if (*max < *min)
         fail(p, "a repetition whose end is before its beginning");
@@ -345,10 +333,10 @@ static bool take_repetition(struct parser *p, uint32_t *min, uint32_t *max)
 
 /* Makes the element a rule, which another one calls and counts: a thousand repetitions are no more states
  * than two. */
-static struct span counted(struct parser *p, struct span x, uint32_t min, uint32_t max)
+static struct gbnf_span counted(struct gbnf *p, struct gbnf_span x, uint32_t min, uint32_t max)
 {
     struct builder *b = p->b;
-    struct span s = new_span(p), rule = new_span(p);
+    struct gbnf_span s = new_span(p), rule = new_span(p);
     uint32_t behind = builder_state(b), again = builder_state(b), enough = builder_state(b);
     builder_final(b, x.out);
     builder_final(b, rule.out);
@@ -367,12 +355,12 @@ static struct span counted(struct parser *p, struct span x, uint32_t min, uint32
     return s;
 }
 
-static struct span repeated(struct parser *p, struct span x, uint32_t min, uint32_t max)
+static struct gbnf_span repeated(struct gbnf *p, struct gbnf_span x, uint32_t min, uint32_t max)
 {
     bool loops = max == GRAMMAR_UNBOUNDED;
     if (min > 1 || (max > 1 && !loops) || max == 0)
         return counted(p, x, min, max);
-    struct span s = new_span(p);
+    struct gbnf_span s = new_span(p);
     builder_empty(p->b, s.in, x.in);
     builder_empty(p->b, x.out, s.out);
     if (min == 0)
@@ -382,79 +370,122 @@ static struct span repeated(struct parser *p, struct span x, uint32_t min, uint3
     return s;
 }
 
-static struct span parse_sequence(struct parser *p, bool nested)
+/* Keeps a loop for link_loops(). */
+static struct gbnf_span loop_of(struct gbnf *p, struct gbnf_loop loop)
+{
+    if (p->n_loops == p->loop_room) {
+        uint32_t more = p->loop_room ? 2 * p->loop_room : 32;
+        struct gbnf_loop *l = arena_grow(&p->b->arena, p->loops, p->loop_room * sizeof *l, more * sizeof *l);
+        if (!l || !dfa_work(&p->b->shop, more)) {
+            builder_exhausted(p->b);
+            return loop.element;
+        }
+        p->loops = l;
+        p->loop_room = more;
+    }
+    loop.around = new_span(p);
+    p->loops[p->n_loops++] = loop;
+    return loop.around;
+}
+
+/* Loops of characters become automata, whose masks can be remembered; others call or repeat their element.
+ * The outer ones come first: what stands in one that is an automaton leads nowhere. */
+static void link_loops(struct gbnf *p)
+{
+    size_t done = p->n; /* loops from here on stand in one that is linked */
+    for (uint32_t i = p->n_loops; i-- > 0 && !p->b->failed;) {
+        const struct gbnf_loop *l = &p->loops[i];
+        if (l->from >= done)
+            continue;
+        const struct dfa *a = gbnf_regular(p, l);
+        if (a) {
+            builder_dfa(p->b, a, SPELL_RAW, l->around.in, l->around.out, true);
+            done = l->from;
+            continue;
+        }
+        struct gbnf_span s = repeated(p, l->element, l->min, l->max);
+        builder_empty(p->b, l->around.in, s.in);
+        builder_empty(p->b, s.out, l->around.out);
+    }
+}
+
+static struct gbnf_span parse_sequence(struct gbnf *p, bool nested)
 {
     uint32_t in = builder_state(p->b), at = in, min, max;
-    while (going(p) && !looking_at(p, "|") && !looking_at(p, ")") && !looking_at(p, "\n") &&
-           !looking_at(p, "\r")) {
-        struct span x = parse_element(p);
-        skip_space(p, nested);
-        while (!p->b->failed && take_repetition(p, &min, &max)) {
-            x = repeated(p, x, min, max);
-            skip_space(p, nested);
+    while (going(p) && !gbnf_looking_at(p, "|") && !gbnf_looking_at(p, ")") && !gbnf_looking_at(p, "\n") &&
+           !gbnf_looking_at(p, "\r")) {
+        size_t from = p->at;
+        struct gbnf_span x = parse_element(p);
+        gbnf_skip_space(p, nested);
+        while (!p->b->failed && gbnf_take_repetition(p, &min, &max)) {
+            x = max == 1 ? repeated(p, x, min, max)
+                         : loop_of(p, (struct gbnf_loop){
+                                          .element = x, .from = from, .end = p->at, .min = min, .max = max});
+            gbnf_skip_space(p, nested);
         }
         builder_empty(p->b, at, x.in);
         at = x.out;
     }
-    return (struct span){in, at};
+    return (struct gbnf_span){in, at};
 }
 
 /* A line that begins with | goes on with the rule above it. */
-static bool goes_on(struct parser *p)
+bool gbnf_goes_on(struct gbnf *p)
 {
     size_t at = p->at;
-    skip_space(p, true);
-    bool is = looking_at(p, "|");
+    gbnf_skip_space(p, true);
+    bool is = gbnf_looking_at(p, "|");
     p->at = is ? p->at : at;
     return is;
 }
 
-static struct span parse_choice(struct parser *p, bool nested)
+static struct gbnf_span parse_choice(struct gbnf *p, bool nested)
 {
-    struct span s = new_span(p);
+    struct gbnf_span s = new_span(p);
     do {
-        skip_space(p, true);
-        struct span one = parse_sequence(p, nested);
+        gbnf_skip_space(p, true);
+        struct gbnf_span one = parse_sequence(p, nested);
         builder_empty(p->b, s.in, one.in);
         builder_empty(p->b, one.out, s.out);
-    } while (!p->b->failed && goes_on(p) && take(p, "|"));
+    } while (!p->b->failed && gbnf_goes_on(p) && gbnf_take(p, "|"));
     return s;
 }
 
-static void parse_rule(struct parser *p)
+static void parse_rule(struct gbnf *p)
 {
     size_t at = p->at;
-    uint32_t r = rule_of(p, take_name(p));
-    skip_space(p, false);
-    if (!take(p, "::="))
+    uint32_t r = rule_of(p, gbnf_take_name(p));
+    gbnf_skip_space(p, false);
+    if (!gbnf_take(p, "::="))
         fail(p, "::= is expected after a rule's name");
     if (!p->b->failed && p->rules[r].defined)
         fail_at(p, at, -EINVAL, "a second definition of rule ", p->rules[r].name);
     if (p->b->failed)
         return;
     p->rules[r].defined = true;
-    struct span s = parse_choice(p, false);
+    p->rules[r].body = p->at;
+    struct gbnf_span s = parse_choice(p, false);
     builder_empty(p->b, p->rules[r].start, s.in);
     builder_empty(p->b, s.out, p->rules[r].end);
     builder_final(p->b, p->rules[r].end);
-    skip_space(p, false);
-    if (going(p) && !looking_at(p, "\n") && !looking_at(p, "\r"))
+    gbnf_skip_space(p, false);
+    if (going(p) && !gbnf_looking_at(p, "\n") && !gbnf_looking_at(p, "\r"))
         fail(p, "the end of the rule is expected");
-    skip_space(p, true);
+    gbnf_skip_space(p, true);
 }
 
 int grammar_from_gbnf(struct grammar **out, const char *s, size_t n, struct error *err)
 {
     struct builder b;
     builder_open(&b);
-    struct parser p = {.b = &b, .s = s, .n = n, .seed = hash_seed()};
+    struct gbnf p = {.b = &b, .s = s, .n = n, .seed = hash_seed()};
     uint32_t root = 0;
     b.rule_name = rule_name;
     b.context = &p;
     p.slots = arena_array(&b.arena, SLOTS, sizeof *p.slots);
     if (!p.slots)
         builder_fail(&b, -ENOMEM, "out of memory");
-    skip_space(&p, true);
+    gbnf_skip_space(&p, true);
     while (going(&p))
         parse_rule(&p);
     for (uint32_t i = 0; i < p.n_rules && !b.failed; i++)
@@ -464,6 +495,8 @@ int grammar_from_gbnf(struct grammar **out, const char *s, size_t n, struct erro
         root++;
     if (!b.failed && root == p.n_rules)
         builder_fail(&b, -EINVAL, "there is no rule root");
+    if (!b.failed)
+        link_loops(&p);
     int rc = builder_finish(&b, b.failed ? 0 : p.rules[root].start, out, err);
     builder_close(&b);
     return rc;

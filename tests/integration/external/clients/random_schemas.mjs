@@ -101,7 +101,8 @@ async function ask(schema, seed) {
     }
     assert.equal(reply.status, 200, `${JSON.stringify(answer)}\n${asked}`);
     seen.held++;
-    const ajv = new Ajv2020({ strict: false, logger: false, validateFormats: true });
+    // Without a precision ajv takes no large number for a multiple: it reads the quotient's first digit, before the point and exponent.
+    const ajv = new Ajv2020({ strict: false, logger: false, validateFormats: true, multipleOfPrecision: 9 });
     formats(ajv);
     const validate = ajv.compile(schema);
     for (const choice of answer.choices) {

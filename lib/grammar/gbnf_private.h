@@ -1,0 +1,55 @@
+/* gbnf_private.h - the text of a GBNF grammar as it is read, for gbnf.c and gbnf_regular.c. */
+#pragma once
+#include "code_ranges.h"
+#include "grammar_builder.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct gbnf_rule {
+    const char *name;
+    uint32_t start, end;
+    size_t used_at; /* byte of the first use */
+    size_t body;    /* byte behind its ::= */
+    bool defined;
+};
+struct gbnf_span { /* states */
+    uint32_t in, out;
+};
+/* An element that repeats. Its states are linked to those around it when all rules are known. */
+struct gbnf_loop {
+    struct gbnf_span around, element;
+    size_t from, end; /* bytes, with the repetition */
+    uint32_t min, max;
+};
+struct gbnf {
+    struct builder *b;
+    const char *s;
+    size_t n, at;
+    unsigned depth;
+    struct gbnf_rule *rules;
+    uint32_t n_rules, room;
+    struct gbnf_loop *loops; /* an inner one stands before the outer one */
+    uint32_t n_loops, loop_room;
+    uint32_t *slots; /* rules by name: their numbers from 1, 0: empty; open addressing */
+    uint64_t seed;   /* of the hashes of names, which a client chooses */
+};
+
+/* Parts of the text; the place moves behind what was taken. A failure goes to the builder. */
+bool gbnf_looking_at(const struct gbnf *p, const char *text);
+bool gbnf_take(struct gbnf *p, const char *text);
+void gbnf_skip_space(struct gbnf *p, bool newlines);
+uint32_t gbnf_take_char(struct gbnf *p);
+const char *gbnf_take_name(struct gbnf *p);
+/* The class behind its [. */
+void gbnf_take_class(struct gbnf *p, struct code_ranges *set);
+bool gbnf_take_repetition(struct gbnf *p, uint32_t *min, uint32_t *max);
+/* Goes to the | of a line that goes on with the rule above it. */
+bool gbnf_goes_on(struct gbnf *p);
+/* The rule of that name, or NULL. */
+const struct gbnf_rule *gbnf_find(const struct gbnf *p, const char *name);
+
+/* gbnf_regular.c: the texts of a loop as an automaton, where rules below it do not call themselves and it has
+ * few states. NULL: it is none. Call when the whole text was read without a failure. */
+const struct dfa *gbnf_regular(const struct gbnf *p, const struct gbnf_loop *loop);

@@ -1,0 +1,160 @@
+/* gbnf_regular.c - loops of a GBNF grammar whose texts are regular. Their rules are read once more, in place.
+ */
+#include "gbnf_private.h"
+
+#include <string.h>
+
+#define MAX_STATES 2000 /* of the automaton: those of a loop of 100 characters of a JSON string */
+#define MAX_CALLS  16   /* rules in one another */
+
+struct regular {
+    struct gbnf text; /* its place alone moves */
+    struct nfa nfa;
+    unsigned n_calls;
+};
+
+static bool put_choice(struct regular *r, bool nested, uint32_t from, uint32_t to);
+
+static bool has_room(const struct regular *r)
+{
+    return !r->text.b->failed && !r->nfa.failed && r->nfa.n_states < MAX_STATES;
+}
+
+static void put_literal(struct regular *r, uint32_t from, uint32_t to)
+{
+    while (has_room(r) && !gbnf_take(&r->text, "\"")) {
+        uint32_t next = nfa_state(&r->nfa), code = gbnf_take_char(&r->text);
+        nfa_edge(&r->nfa, from, code, code, next);
+        from = next;
+    }
+    nfa_empty(&r->nfa, from, to);
+}
+
+static void put_class(struct regular *r, uint32_t from, uint32_t to)
+{
+    struct code_ranges set = {0};
+    gbnf_take_class(&r->text, &set);
+    for (size_t i = 0; i < set.n && has_room(r); i++)
+        nfa_edge(&r->nfa, from, set.r[i].lo, set.r[i].hi, to);
+}
+
+static bool put_rule(struct regular *r, uint32_t from, uint32_t to)
+{
+    const struct gbnf_rule *rule = gbnf_find(&r->text, gbnf_take_name(&r->text));
+    size_t back = r->text.at;
+    if (!rule || !rule->defined || ++r->n_calls > MAX_CALLS)
+        return false;
+    r->text.at = rule->body;
+    bool ok = put_choice(r, false, from, to);
+    r->text.at = back;
+    r->n_calls--;
+    return ok;
+}
+
+static bool put_element(struct regular *r, uint32_t from, uint32_t to)
+{
+    struct gbnf *p = &r->text;
+    if (!has_room(r))
+        return false;
+    if (gbnf_take(p, "\""))
+        put_literal(r, from, to);
+    else if (gbnf_take(p, "["))
+        put_class(r, from, to);
+    else if (gbnf_take(p, "."))
+        nfa_edge(&r->nfa, from, 0, DFA_MAX_CODE, to);
+    else if (gbnf_take(p, "(")) {
+        gbnf_skip_space(p, true);
+        return put_choice(r, true, from, to) && gbnf_take(p, ")");
+    } else
+        return put_rule(r, from, to);
+    return has_room(r);
+}
+
+/* Puts the element once more for each time it may come; the place is behind its repetition. */
+static bool put_repeated(struct regular *r, size_t element, struct gbnf_span x, uint32_t min, uint32_t max,
+                         uint32_t from, uint32_t to)
+{
+    size_t end = r->text.at;
+    bool loops = max == GRAMMAR_UNBOUNDED, ok = max > 0;
+    uint32_t n = loops ? (min ? min : 1) : max;
+    if (min == 0)
+        nfa_empty(&r->nfa, from, to);
+    for (uint32_t i = 1; ok && i <= n; i++) {
+        nfa_empty(&r->nfa, from, x.in);
+        if (i >= min)
+            nfa_empty(&r->nfa, x.out, to);
+        if (i == n)
+            break;
+        from = x.out;
+        x = (struct gbnf_span){nfa_state(&r->nfa), nfa_state(&r->nfa)};
+        r->text.at = element;
+        ok = put_element(r, x.in, x.out);
+    }
+    if (loops)
+        nfa_empty(&r->nfa, x.out, x.in);
+    r->text.at = end;
+    return ok;
+}
+
+static bool at_end(const struct gbnf *p)
+{
+    return p->at >= p->n || gbnf_looking_at(p, "|") || gbnf_looking_at(p, ")") || gbnf_looking_at(p, "\n") ||
+           gbnf_looking_at(p, "\r");
+}
+
+static bool put_sequence(struct regular *r, bool nested, uint32_t from, uint32_t to)
+{
+    struct gbnf *p = &r->text;
+    uint32_t min, max;
+    bool ok = has_room(r);
+    while (ok && !at_end(p)) {
+        size_t element = p->at;
+        struct gbnf_span x = {nfa_state(&r->nfa), nfa_state(&r->nfa)};
+        uint32_t behind = nfa_state(&r->nfa);
+        ok = put_element(r, x.in, x.out);
+        gbnf_skip_space(p, nested);
+        if (ok && gbnf_take_repetition(p, &min, &max)) {
+            ok = put_repeated(r, element, x, min, max, from, behind);
+            gbnf_skip_space(p, nested);
+        } else {
+            nfa_empty(&r->nfa, from, x.in);
+            nfa_empty(&r->nfa, x.out, behind);
+        }
+        from = behind;
+        ok = ok && !gbnf_take_repetition(p, &min, &max); /* of a repetition */
+    }
+    nfa_empty(&r->nfa, from, to);
+    return ok;
+}
+
+static bool put_choice(struct regular *r, bool nested, uint32_t from, uint32_t to)
+{
+    bool ok;
+    do {
+        gbnf_skip_space(&r->text, true);
+        ok = put_sequence(r, nested, from, to);
+    } while (ok && gbnf_goes_on(&r->text) && gbnf_take(&r->text, "|"));
+    return ok;
+}
+
+const struct dfa *gbnf_regular(const struct gbnf *p, const struct gbnf_loop *loop)
+{
+    struct dfa_workshop *shop = &p->b->shop;
+    struct regular r = {.text = *p};
+    uint32_t max_states = shop->max_states, min, max;
+    const struct dfa *a = NULL;
+    if (shop->work < GRAMMAR_WORK / 2) /* the rest is for the other states */
+        return NULL;
+    nfa_open(&r.nfa, shop);
+    r.text.at = loop->from;
+    struct gbnf_span x = {nfa_state(&r.nfa), nfa_state(&r.nfa)};
+    bool ok = put_element(&r, x.in, x.out);
+    gbnf_skip_space(&r.text, true);
+    ok = ok && gbnf_take_repetition(&r.text, &min, &max) && r.text.at == loop->end &&
+         put_repeated(&r, loop->from, x, loop->min, loop->max, NFA_START, NFA_ACCEPT) && has_room(&r);
+    shop->max_states = MAX_STATES;
+    if (dfa_work(shop, r.nfa.n_states) && ok)
+        a = nfa_dfa(&r.nfa);
+    shop->max_states = max_states;
+    return a;
+}

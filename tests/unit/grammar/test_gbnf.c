@@ -1,0 +1,123 @@
+/* GBNF grammars: the texts of loops, which become automata where they can, and what is refused. */
+#include "grammar/matcher.h"
+
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+/* 256 bytes, and 256 pairs of letters. */
+static const char *piece(const void *context, int32_t token, uint32_t *len)
+{
+    static char bytes[512][2];
+    (void)context;
+    *len = token < 256 ? 1 : 2;
+    bytes[token][0] = token < 256 ? (char)token : (char)('a' + token / 16 % 16);
+    bytes[token][1] = (char)('a' + token % 16);
+    return bytes[token];
+}
+
+static bool accepts(struct grammar *g, const char *text)
+{
+    struct matcher *m;
+    cr_assert_eq(matcher_open(&m, g), 0);
+    bool ok = matcher_bytes(m, text, strlen(text)) == strlen(text) && matcher_can_end(m);
+    matcher_close(m);
+    return ok;
+}
+
+#define CHAR                                                                                                 \
+    "\nchar ::= [^\"\\\\\\x7F\\x00-\\x1F] | \"\\\\\" ([\"\\\\bfnrt] | \"u\" hex{4})\nhex ::= [0-9a-fA-F]\n"
+
+static const struct {
+    const char *grammar, *in[6], *out[6];
+} cases[] = {
+    {"root ::= \"\\\"\" char* \"\\\"\"" CHAR,
+     {"\"\"", "\"a\"", "\"é日😀\"", "\"\\n\\u00e9\"", "\"a\\\"b\""},
+     {"\"", "\"\n\"", "\"\\x\"", "\"\\u00e\"", "\"a\"b\""}},
+    {"root ::= \"\\\"\" char{2,3} \"\\\"\"" CHAR, {"\"ab\"", "\"\\n\\u0041c\""}, {"\"a\"", "\"abcd\""}},
+    {"root ::= ([a-c] \"-\"?)+ \".\"", {"a.", "a-b-c.", "abc-."}, {".", "-a.", "a--b.", "a"}},
+    {"root ::= (\"a\" | \"b\"\n  | \"c\" [0-9]{2})* \"!\"",
+     {"!", "abc12!", "c00c01!"},
+     {"c1!", "c123!", "ab"}},
+    {"root ::= word*\nword ::= first\n  | \"x\" [yz]* # of two lines\nfirst ::= [ab]",
+     {"", "abx", "xyzza", "xx"},
+     {"y", "ay"}},
+    {"root ::= item{2,}\nitem ::= \"(\" root? \")\" | .", {"ab", "(ab)c", "((()))x"}, {"a", ""}},
+    {"root ::= ((\"a\"{2}){2})+ \"b\"?", {"aaaa", "aaaaaaaab"}, {"aaa", "aaaaaa", "b"}},
+    {"root ::= [a-z]{0} \"x\"", {"x"}, {"ax", ""}},
+    {"root ::= ([a-z]+ \" \")* [0-9]", {"1", "ab c 2"}, {"ab1", " 1"}},
+    {"root ::= \"\" [é-ü]+", {"é", "ëü"}, {"", "a", "ý"}},
+};
+
+Test(gbnf, loops_have_the_texts_of_their_elements)
+{
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct grammar *g = NULL;
+        struct error err = {0};
+        cr_assert_eq(grammar_from_gbnf(&g, cases[i].grammar, strlen(cases[i].grammar), &err), 0, "%s: %s",
+                     cases[i].grammar, err.text);
+        for (int k = 0; k < 6 && cases[i].in[k]; k++)
+            cr_expect(accepts(g, cases[i].in[k]), "%s: %s", cases[i].grammar, cases[i].in[k]);
+        for (int k = 0; k < 6 && cases[i].out[k]; k++)
+            cr_expect_not(accepts(g, cases[i].out[k]), "%s: %s", cases[i].grammar, cases[i].out[k]);
+        grammar_unref(g);
+    }
+}
+
+/* Without an automaton every mask of a string would be a walk of all tokens. */
+Test(gbnf, the_masks_of_a_string_are_remembered)
+{
+    static const char grammar[] = "root ::= \"\\\"\" char* \"\\\"\" ws\nws ::= [ \\n]*" CHAR;
+    struct vocabulary *v;
+    uint32_t mask[16], n, n_parts = 1;
+    struct grammar *g = NULL;
+    struct matcher *m;
+    cr_assert_eq(grammar_from_gbnf(&g, grammar, strlen(grammar), NULL), 0);
+    cr_assert_eq(vocabulary_open(&v, 512, piece, NULL, NULL, 0, NULL), 0);
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_bytes(m, "\"a", 2), 2);
+    uint32_t n_first = matcher_mask(m, v, mask);
+    cr_assert_eq(n_first, 95 + (0xf4 - 0xc2 + 1) + 256, "%u", n_first); /* ASCII, first bytes, pairs */
+    cr_assert_eq(matcher_bytes(m, "b", 1), 1);
+    while (!matcher_mask_part(m, v, mask, 1, &n))
+        n_parts++;
+    cr_assert_eq(n, n_first);
+    cr_assert_lt(n_parts, 300, "%u: the first bytes, for the closing quote", n_parts);
+    matcher_close(m);
+    grammar_unref(g);
+    vocabulary_close(v);
+}
+
+static void expect_refused(const char *grammar, int code, const char *words)
+{
+    struct grammar *g = NULL;
+    struct error err = {0};
+    cr_expect_eq(grammar_from_gbnf(&g, grammar, strlen(grammar), &err), code, "%s", grammar);
+    cr_expect(strstr(err.text, words), "%s: %s", grammar, err.text);
+}
+
+Test(gbnf, what_is_no_grammar_is_refused_by_its_place)
+{
+    expect_refused("root ::= a*", -EINVAL, "line 1, column 11: there is no rule a");
+    expect_refused("root ::= ([a-z]*", -EINVAL, "a group without )");
+    expect_refused("root ::= [z-a]*", -EINVAL, "a range that runs backwards");
+    expect_refused("root ::= a\na ::= a* \"x\"", -ENOTSUP, "left recursion: rule a");
+    expect_refused("root ::= \"a\"{3,2}", -EINVAL, "a repetition whose end is before its beginning");
+}
+
+/* Automata of loops take a share of a compilation's work; the others are built without. */
+Test(gbnf, loops_of_large_automata_are_refused_or_held_without)
+{
+    static char text[1 << 20];
+    size_t n = (size_t)snprintf(text, sizeof text, "root ::= r0\n");
+    for (int i = 0; i < 4000; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "r%d ::= (r%d? [ab]* \"a\" [ab]{%d})* \"%d\"\n", i,
+                              i + 1, 5 + i % 9, i);
+    n += (size_t)snprintf(text + n, sizeof text - n, "r4000 ::= \"x\"\n");
+    struct grammar *g = NULL;
+    struct error err = {0};
+    int rc = grammar_from_gbnf(&g, text, n, &err);
+    cr_assert(rc == 0 || err.text[0]);
+    grammar_unref(g);
+}
