@@ -226,8 +226,8 @@ static void put_usage(struct buf *out, const struct generation *g, uint32_t n_ou
     buf_printf(
         out,
         "\"usage\":{\"input_tokens\":%u,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%u,"
-        "\"output_tokens\":%u}",
-        n_prompt - n_cached, n_cached, n_output);
+        "\"output_tokens\":%u,\"output_tokens_details\":{\"thinking_tokens\":%u}}",
+        n_prompt - n_cached, n_cached, n_output, answer_n_reasoning(g));
 }
 
 static void put_head(struct buf *out, const struct generation *g)

@@ -83,15 +83,17 @@ static int read_parallel(struct field_reader *r, const struct field *f, const js
     return 0;
 }
 
-static int read_effort(struct field_reader *r, const struct field *f, const json_t *value)
+int openai_read_effort(struct field_reader *r, const struct field *f, const json_t *value)
 {
     static const char *const words[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
     struct params *p = r->out;
     const char *given = json_string_value(value);
     for (size_t i = 0; given && i < sizeof words / sizeof *words; i++)
-        if (!strcmp(given, words[i]))
+        if (!strcmp(given, words[i])) {
             p->reasoning_effort = words[i];
-    if (p->reasoning_effort || json_is_false(value))
+            return 0;
+        }
+    if (json_is_false(value))
         return 0;
     return api_invalid(r->err, f->name, "%s must be none, minimal, low, medium, high, xhigh or max (got %s)",
                        f->name, field_got_word(value));
@@ -144,7 +146,7 @@ const struct field chat_fields[] = {
     IGNORED("prompt_cache_options"),
     IGNORED("moderation"),
     IGNORED("verbosity"),
-    {.name = "reasoning_effort", .kind = FIELD_CUSTOM, .read = read_effort},
+    {.name = "reasoning_effort", .kind = FIELD_CUSTOM, .read = openai_read_effort},
     {.name = "chat_format", .kind = FIELD_CUSTOM, .read = read_chat_format},
     {0},
 };
@@ -280,6 +282,7 @@ static void chat_reply(struct generation *g, struct buf *out)
     openai_put_prompt(g, out);
     buf_puts(out, ",\"usage\":");
     openai_put_usage(out, g);
+    llama_put_timings(out, g->choices);
     buf_puts(out, "}\n");
 }
 
@@ -358,8 +361,10 @@ static void chat_end(struct choice *c, struct buf *out, const struct piece *piec
     take(c, out, piece, true);
     open_chunk(c, out);
     buf_printf(out, "},\"logprobs\":null,\"finish_reason\":\"%s\"}]", answer_finish(c));
-    if (choice_tells_last(c))
+    if (choice_tells_last(c)) {
         openai_put_prompt(c->g, out);
+        llama_put_timings(out, c);
+    }
     openai_close_chunk(c->g, out);
 }
 
@@ -371,6 +376,8 @@ static void chat_last(struct generation *g, struct buf *out)
 const struct dialect dialect_chat = {
     .id_prefix = "chatcmpl-",
     .fields = chat_fields,
+    .own_fields = chat_extras,
+    .extras = openai_extras,
     .defaults = chat_defaults,
     .prepare = chat_dialect_prepare,
     .reply = chat_reply,

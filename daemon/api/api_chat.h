@@ -10,3 +10,5 @@ int chat_dialect_prepare(struct generation *g, struct api_error *err);
 void chat_put_input(struct buf *out, const struct answer_call *call);
 /* The name of the loaded model, as a string. */
 void chat_put_model(struct buf *out, const struct generation *g);
+/* llama-server's member of its replies: ,"timings":{..} of a choice. */
+void llama_put_timings(struct buf *out, const struct choice *c);

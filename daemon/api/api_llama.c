@@ -183,13 +183,13 @@ static void put_ms(struct buf *out, const char *name, double ms)
     json_put_ms(out, ms);
 }
 
-static void put_timings(struct buf *out, const struct choice *c)
+void llama_put_timings(struct buf *out, const struct choice *c)
 {
     const struct engine_request *e = &c->e;
     uint32_t n_cached = generation_n_cached(c->g), n_prompt = e->n_prompt - n_cached;
     struct timings t;
     generation_timings(c->g, &t);
-    buf_printf(out, "\"timings\":{\"cache_n\":%u,\"prompt_n\":%u", n_cached, n_prompt);
+    buf_printf(out, ",\"timings\":{\"cache_n\":%u,\"prompt_n\":%u", n_cached, n_prompt);
     put_ms(out, "prompt_ms", t.prefill_ms);
     put_ms(out, "prompt_per_token_ms", n_prompt ? t.prefill_ms / n_prompt : 0);
     put_ms(out, "prompt_per_second", t.prompt_tokens_per_s);
@@ -282,8 +282,7 @@ static void put_end(const struct choice *c, struct buf *out)
     buf_printf(out, ",\"truncated\":false,\"tokens_cached\":%u,\"generation_settings\":",
                c->e.n_prompt + c->n_tokens);
     put_settings(out, &g->p, c->e.sampling.seed, c->e.max_tokens);
-    buf_puts(out, ",");
-    put_timings(out, c);
+    llama_put_timings(out, c);
     buf_puts(out, "}");
 }
 

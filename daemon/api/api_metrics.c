@@ -1,6 +1,7 @@
 /* api_metrics.c - GET /metrics: the figures of /stats, and histograms, in Prometheus' text format. Every name
  * is one metric of one meaning; times are seconds, counters end in _total. With metrics_aliases the core
- * names that dashboards and autoscalers for vLLM read stand beside them, with the same values. */
+ * names that dashboards and autoscalers for vLLM and llama-server read stand beside them, with the same
+ * values. */
 #include "admin.h"
 #include "api.h"
 #include "engine/engine.h"
@@ -361,6 +362,24 @@ static void put_aliases(struct buf *out, const struct http_server *s, const stru
     put_alias_histogram(out, "vllm:request_queue_time_seconds", &c->queue);
 }
 
+/* --- llama-server's names --- */
+
+static void put_llama_aliases(struct buf *out, const struct http_server *s, const struct engine_stats *e)
+{
+    double ratio = e->pages_total ? (double)e->pages_used / e->pages_total : 0;
+    put_count(out, "counter", "llamacpp:prompt_tokens_total", "Alias: prompt tokens that were computed.",
+              e->prompt_tokens - e->cached_tokens);
+    put_count(out, "counter", "llamacpp:tokens_predicted_total", "Alias.", e->generated_tokens);
+    put_count(out, "counter", "llamacpp:n_decode_total", "Alias: steps of the decoder.", e->steps);
+    put_value(out, "gauge", "llamacpp:prompt_tokens_seconds", "Alias.", e->prompt_tokens_per_s);
+    put_value(out, "gauge", "llamacpp:predicted_tokens_seconds", "Alias.", e->tokens_per_s);
+    put_value(out, "gauge", "llamacpp:kv_cache_usage_ratio", "Alias: 0 to 1.", ratio);
+    put_count(out, "gauge", "llamacpp:kv_cache_tokens", "Alias: room in the pages that are held.",
+              (uint64_t)e->pages_used * KV_PAGE_TOKENS);
+    put_count(out, "gauge", "llamacpp:requests_processing", "Alias.", e->running);
+    put_count(out, "gauge", "llamacpp:requests_deferred", "Alias.", generator_load(s->generator).waiting);
+}
+
 void api_metrics(struct request *r)
 {
     struct http_server *s = r->server;
@@ -376,8 +395,10 @@ void api_metrics(struct request *r)
         engine_stats(s->generator->model->engine, &own);
         put_decoder(&r->out, s, &own);
     }
-    if (s->cfg->metrics_aliases)
+    if (s->cfg->metrics_aliases) {
         put_aliases(&r->out, s, &e);
+        put_llama_aliases(&r->out, s, &e);
+    }
     r->content_type = "text/plain; version=0.0.4; charset=utf-8";
     if (s->generator->source) /* last, as they may be many */
         model_list_reply(r, model_parts);

@@ -117,6 +117,13 @@ static void read_common(struct chat_json *c, const json_t *body)
             c->failed = true;
 }
 
+/* A request without words only asks for the model to be there. */
+static void read_nothing(struct chat_json *c)
+{
+    chat_json_put(c, chat_json_message(c, "user"), "content", json_string(""));
+    chat_json_set(c, "max_tokens", json_integer(0));
+}
+
 static json_t *translate_chat(const json_t *body, struct api_error *err)
 {
     const json_t *messages = json_object_get(body, "messages");
@@ -124,12 +131,16 @@ static json_t *translate_chat(const json_t *body, struct api_error *err)
     if (chat_json_open(&c, err) < 0)
         return NULL;
     read_common(&c, body);
+    if (messages && !json_is_null(messages) && !json_is_array(messages))
+        api_invalid(err, "messages", "messages must be an array (got %s)", field_got(messages));
+    else if (!json_array_size(messages))
+        read_nothing(&c);
     for (size_t i = 0; i < json_array_size(messages); i++)
         read_message(&c, i, json_array_get(messages, i));
     return chat_json_close(&c);
 }
 
-/* A prompt is a user's message, unless it is raw; an empty one only asks for the model to be there. */
+/* A prompt is a user's message, unless it is raw. */
 static json_t *translate_generate(const json_t *body, struct api_error *err)
 {
     const char *system = chat_json_word(body, "system"), *prompt = chat_json_word(body, "prompt");
@@ -148,9 +159,10 @@ static json_t *translate_generate(const json_t *body, struct api_error *err)
     }
     if (system && *system)
         chat_json_put(&c, chat_json_message(&c, "system"), "content", json_string(system));
-    chat_json_put(&c, chat_json_message(&c, "user"), "content", json_string(prompt ? prompt : ""));
-    if (!prompt || !*prompt)
-        chat_json_set(&c, "max_tokens", json_integer(0));
+    if (prompt && *prompt)
+        chat_json_put(&c, chat_json_message(&c, "user"), "content", json_string(prompt));
+    else
+        read_nothing(&c);
     return chat_json_close(&c);
 }
 

@@ -42,6 +42,7 @@ int openai_read_stream_options(struct field_reader *r, const struct field *f, co
     static const struct field rows[] = {
         {.name = "include_usage", .kind = FIELD_BOOL, .offset = AT(include_usage)},
         IGNORED("include_obfuscation"),
+        IGNORED("continuous_usage_stats"), /* vLLM's; the usage comes at the end all the same */
         {0},
     };
     const struct field *tables[] = {rows};
@@ -88,24 +89,46 @@ static const struct field completion_fields[] = {
 
 /* --- errors --- */
 
-/* With the sentence and the code that clients look for where a prompt does not fit. */
+/* OpenAI's type of an error, and its code. Where it has none, the code is /generate's type, which tells more.
+ */
+static void put_kind(struct buf *out, const struct api_error *e)
+{
+    static const struct {
+        int status;
+        const char *type, *code;
+    } kinds[] = {{401, "authentication_error", "invalid_api_key"},
+                 {403, "permission_error", NULL},
+                 {404, "not_found_error", NULL},
+                 {429, "rate_limit_error", "rate_limit_exceeded"}};
+    const char *type = e->status < 500 ? "invalid_request_error" : "server_error", *code = e->type;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (kinds[i].status == e->status) {
+            type = kinds[i].type;
+            code = kinds[i].code ? kinds[i].code : code;
+        }
+    if (e->has_context)
+        code = "context_length_exceeded";
+    else if (e->status == 404 && !strcmp(e->param, "model"))
+        code = "model_not_found";
+    buf_printf(out, "\"type\":\"%s\",\"code\":", type);
+    json_put_str(out, strcmp(code, "invalid_request") ? code : NULL);
+}
+
+/* Where a prompt does not fit, with the sentence that clients look for. */
 void api_openai_put_error(struct buf *out, const struct api_error *e)
 {
-    if (!e->has_context) {
-        api_error_put(out, e);
-        return;
-    }
     struct buf words = {.arena = out->arena};
-    buf_printf(&words,
-               "This model's maximum context length is %u tokens. However, you requested %s%llu tokens: %s",
-               e->n_ctx, e->estimated ? "at least " : "", (unsigned long long)e->n_prompt_tokens, e->message);
-    buf_puts(out, "{\"error\":{\"type\":");
-    json_put_str(out, e->type);
-    buf_puts(out, ",\"message\":");
+    if (e->has_context)
+        buf_printf(&words,
+                   "This model's maximum context length is %u tokens. However, you requested %s%llu tokens: ",
+                   e->n_ctx, e->estimated ? "at least " : "", (unsigned long long)e->n_prompt_tokens);
+    buf_puts(&words, e->message);
+    buf_puts(out, "{\"error\":{\"message\":");
     json_put_string(out, words.p ? words.p : "", words.len);
     buf_puts(out, ",\"param\":");
-    json_put_str(out, e->param);
-    buf_puts(out, ",\"code\":\"context_length_exceeded\"");
+    json_put_str(out, e->param[0] ? e->param : NULL);
+    buf_puts(out, ",");
+    put_kind(out, e);
     api_error_put_context(out, e);
     buf_puts(out, "}}\n");
     out->failed |= words.failed;
@@ -368,6 +391,7 @@ static void completion_last(struct generation *g, struct buf *out)
 const struct dialect dialect_completions = {
     .id_prefix = "cmpl-",
     .fields = completion_fields,
+    .extras = openai_extras,
     .prompts = "prompt",
     .defaults = completion_defaults,
     .prepare = completion_prepare,

@@ -28,6 +28,9 @@ int openai_read_suffix(struct field_reader *r, const struct field *f, const json
 /* Makes ids of the prompt and its suffix. 0 or -1 with *err. */
 int openai_put_suffix(struct generation *g, struct api_error *err);
 int openai_read_stream_options(struct field_reader *r, const struct field *f, const json_t *value);
+int openai_read_effort(struct field_reader *r, const struct field *f, const json_t *value);
+/* Names of other servers' fields (openai_extras.c). */
+extern const struct field openai_extras[], chat_extras[];
 
 /* {"id":..,"choices":[ */
 void openai_put_head(struct generation *g, struct buf *out, const char *object);

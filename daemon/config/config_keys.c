@@ -139,7 +139,7 @@ const struct config_key config_keys[] = {
              "every second, or every fifth of this time if shorter). On cuda it also ends when a block waits for others for half this time."},
     {CHOICE(core_dumps, "no", yes_no),
      .help = "no: a crash leaves no core, also where the kernel pipes cores to a program, and other processes of the daemon's user cannot read its memory or attach to it: it holds keys and prompts. yes: to debug it."},
-    {CHOICE(metrics_aliases, "yes", yes_no), .help = "yes: /metrics also has core metrics under vLLM's names (vllm:)."},
+    {CHOICE(metrics_aliases, "yes", yes_no), .help = "yes: /metrics also has core metrics under the names of vLLM (vllm:) and llama-server (llamacpp:)."},
     {CHOICE(log_level, "info", levels), .help = "Least severe level that is logged. Read again on SIGHUP."},
     {CHOICE(log_format, "text", formats), .help = "Format of log lines: text, or JSON objects."},
 };

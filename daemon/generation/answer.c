@@ -155,11 +155,14 @@ void answer_take(struct choice *c, const struct piece *piece, bool last)
 void answer_take_whole(struct choice *c)
 {
     size_t from = 0;
+    uint32_t n_fed = 0; /* a token that is the beginning of a character has no bytes yet */
     for (uint32_t i = 0; i < c->n_tokens; i++) {
         size_t to = c->ends[i] < c->text.safe ? c->ends[i] : c->text.safe;
-        if (to > from)
-            feed(c, c->text.out.p + from, to - from, 1);
-        from = to > from ? to : from;
+        if (to <= from)
+            continue;
+        feed(c, c->text.out.p + from, to - from, i + 1 - n_fed);
+        from = to;
+        n_fed = i + 1;
     }
     if (c->text.safe > from)
         feed(c, c->text.out.p + from, c->text.safe - from, 0);

@@ -155,6 +155,7 @@ const struct field constraint_fields[] = {
     {.name = "guided_regex", .kind = FIELD_CUSTOM, .read = read_regex},
     {.name = "guided_choice", .kind = FIELD_CUSTOM, .read = read_choice},
     {.name = "guided_grammar", .kind = FIELD_CUSTOM, .read = read_grammar},
+    {.name = "ebnf", .kind = FIELD_CUSTOM, .read = read_grammar}, /* SGLang's name */
     {.name = "banned_strings", .kind = FIELD_CUSTOM, .read = read_banned},
     {.name = "bad_words", .kind = FIELD_CUSTOM, .read = read_banned},
     {.name = "guided_decoding_backend", .kind = FIELD_IGNORED},

@@ -226,8 +226,10 @@ struct piece {
 
 struct dialect {
     const char *id_prefix;
-    const struct field *fields;     /* before the common ones, which hold as well */
-    const struct field *own_fields; /* and before these, of what `translate` writes; or NULL */
+    const struct field *fields; /* before the common ones, which hold as well */
+    const struct field
+        *own_fields;            /* and before these, of what `translate` writes or the route has; or NULL */
+    const struct field *extras; /* and before all, names that clients of other servers use; or NULL */
     /* Makes a chat of the body: OpenAI's members, which `fields` read (chat_json.h). A new reference, or NULL
      * with *err. NULL: the body is read as it is. */
     json_t *(*translate)(const json_t *body, struct api_error *err);

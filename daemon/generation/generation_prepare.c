@@ -309,8 +309,63 @@ static int make_choices(struct generation *g, struct api_error *err)
     return 0;
 }
 
+/* Sets a member as `from` has it, unless it is set or `from` has none. */
+static int add_member(json_t *object, const json_t *from, const char *name)
+{
+    json_t *value = json_object_get(from, name);
+    return value && !json_object_get(object, name) ? json_object_set(object, name, value) : 0;
+}
+
+/* Settings that all chats take by these names; the tables of the dialect read them. */
+static const struct field chat_settings[] = {
+    {.name = "temperature"},
+    {.name = "top_k"},
+    {.name = "top_p"},
+    {.name = "min_p"},
+    {.name = "typical_p"},
+    {.name = "repetition_penalty"},
+    {.name = "presence_penalty"},
+    {.name = "frequency_penalty"},
+    {.name = "penalty_last_n"},
+    {.name = "seed"},
+    {.name = "stop_token_ids"},
+    {.name = "ignore_eos"},
+    {.name = "min_tokens"},
+    {.name = "logit_bias"},
+    {.name = "cache_prompt"},
+    {.name = "timeout_ms"},
+    {.name = "queue_timeout_ms"},
+    {.name = "priority"},
+    {.name = "chat_format"},
+    {.name = "chat_template_kwargs"},
+    {0},
+};
+
+/* Adds to a translated body what every route takes, where the dialect has no such member of its own. */
+static int add_common(json_t *out, const json_t *body, struct api_error *err)
+{
+    const struct field *const tables[] = {constraint_fields, sampling_fields, chat_settings};
+    size_t n = sizeof tables / sizeof *tables - !json_object_get(out, "messages");
+    for (size_t t = 0; t < n; t++)
+        for (const struct field *f = tables[t]; f->name; f++)
+            if (add_member(out, body, f->name) < 0)
+                return api_out_of_memory(err);
+    return 0;
+}
+
+/* Makes g->body what the dialect reads in it. */
+static int translate(struct generation *g, struct api_error *err)
+{
+    json_t *out = g->dialect->translate(g->body, err);
+    int rc = out ? add_common(out, g->body, err) : -1;
+    json_decref(g->body);
+    g->body = out;
+    return rc;
+}
+
 /* Fields that another dialect calls otherwise. */
 static const struct field renamed_fields[] = {{.name = "max_completion_tokens"}, {0}};
+static const struct field tgi_names[] = {{.name = "inputs"}, {.name = "parameters"}, {0}};
 
 static int read_params(struct generation *g, struct arena *scratch, struct api_error *err)
 {
@@ -323,15 +378,12 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
     g->body = json_read(r->body, r->body_len, &limits, err);
     if (!g->body)
         return prompt.over ? generation_too_long(g, err) : -1;
-    if (g->dialect->translate) {
-        json_t *chat = g->dialect->translate(g->body, err);
-        json_decref(g->body);
-        g->body = chat;
-        if (!chat)
-            return -1;
-    }
-    const struct field *tables[5];
+    if (g->dialect->translate && translate(g, err) < 0)
+        return -1;
+    const struct field *tables[6];
     size_t n_tables = 0;
+    if (g->dialect->extras)
+        tables[n_tables++] = g->dialect->extras;
     if (g->dialect->own_fields)
         tables[n_tables++] = g->dialect->own_fields;
     if (g->dialect->fields)
@@ -342,6 +394,7 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
         tables[n_tables++] = sampling_fields;
     }
     const struct field_place elsewhere[] = {{renamed_fields, "use max_tokens"},
+                                            {tgi_names, "supported by POST /generate_stream"},
                                             {dialect_completions.fields, "supported by POST /v1/completions"},
                                             {dialect_chat.fields, "supported by POST /v1/chat/completions"},
                                             {0}};

@@ -313,6 +313,8 @@ static void add_headers(const struct request *r, struct MHD_Response *response)
 {
     char seconds[16];
     add_header(response, "X-Request-Id", r->id);
+    if (r->route && r->route->id_header)
+        add_header(response, r->route->id_header, r->id);
     if (r->allow)
         add_header(response, "Allow", r->allow);
     if (r->retry_after_s) {

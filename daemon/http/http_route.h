@@ -25,6 +25,7 @@ struct route {
     bool lists;       /* shows models that are not loaded, too */
     void (*handle)(struct request *r);
     const struct dialect *dialect; /* of a generation */
+    const char *id_header;         /* replies repeat X-Request-Id under this name; or NULL */
     /* Writes an error in the route's own form, with a newline; NULL: api_error_put(). */
     void (*put_error)(struct buf *out, const struct api_error *e);
 };

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MAX_NAMES 128 /* fields of all tables together */
+#define MAX_NAMES 256 /* fields of all tables together */
 #define FEW_NAMES 8   /* are listed to who has got one wrong */
 
 const char *field_got(const json_t *value)

@@ -249,7 +249,7 @@ Test(chat_template, a_prompt_that_cannot_fit_the_context_is_refused_as_such)
     struct reply r = post(CHAT, body);
     json_t *root = reply_json(&r);
     cr_assert_eq(r.status, 400);
-    cr_assert_str_eq(json_text(root, "error.type"), "context_exceeded");
+    cr_assert_str_eq(json_text(root, "error.type"), "invalid_request_error");
     cr_assert_str_eq(json_text(root, "error.code"), "context_length_exceeded");
     cr_assert(strstr(json_text(root, "error.message"), "maximum context length is 2048 tokens. However, you"),
               "%s", r.body);

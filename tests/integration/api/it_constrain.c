@@ -312,3 +312,41 @@ DAEMON_TEST(constrain, a_format_holds_in_the_other_dialects)
         json_decref(root);
     }
 }
+
+DAEMON_TEST(constrain, a_constraint_and_settings_are_taken_by_their_names_in_every_dialect)
+{
+#define SAID "\"messages\":[{\"role\":\"user\",\"content\":\"Tell me.\"}]"
+    static const struct {
+        const char *path, *body, *text;
+    } dialects[] = {
+        {"/generate", "\"prompt\":\"a\"", "text"},
+        {"/completion", "\"prompt\":\"a\"", "content"},
+        {"/generate_stream", "\"inputs\":\"a\",\"stream\":false", "generated_text"},
+        {"/v1/completions", "\"prompt\":\"a\"", "choices.0.text"},
+        {CHAT, SAID, "choices.0.message.content"},
+        {"/v1/responses", "\"input\":\"Tell me.\"", "output.0.content.0.text"},
+        {"/v1/messages", SAID ",\"max_tokens\":50", "content.0.text"},
+        {"/api/chat", SAID ",\"stream\":false", "message.content"},
+        {"/api/generate", "\"prompt\":\"a\",\"stream\":false", "response"},
+        {"/api/generate", "\"prompt\":\"a\",\"raw\":true,\"stream\":false", "response"},
+    };
+    for (size_t i = 0; i < sizeof dialects / sizeof *dialects; i++) {
+        char body[256];
+        snprintf(body, sizeof body, "{%s,\"regex\":\"ab{3}c\"}", dialects[i].body);
+        json_t *root = ok(dialects[i].path, body);
+        cr_assert_str_eq(json_text(root, dialects[i].text), "abbbc", "%s", dialects[i].path);
+        json_decref(root);
+        snprintf(body, sizeof body, "{%s,\"regex\":7}", dialects[i].body);
+        struct reply r = post(dialects[i].path, body);
+        cr_assert_eq(r.status, 400, "%s: %s", dialects[i].path, r.body);
+        cr_assert_not_null(strstr(r.body, "regex"), "%s", r.body);
+        reply_free(&r);
+        if (strncmp(dialects[i].path, "/v1/", 4) && strncmp(dialects[i].path, "/api/chat", 9))
+            continue;
+        snprintf(body, sizeof body, "{%s,\"logit_bias\":[1]}", dialects[i].body);
+        r = post(dialects[i].path, body);
+        cr_assert_eq(r.status, 400, "%s: %s", dialects[i].path, r.body);
+        cr_assert_not_null(strstr(r.body, "logit_bias"), "%s", r.body);
+        reply_free(&r);
+    }
+}

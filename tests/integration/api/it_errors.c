@@ -62,6 +62,7 @@ DAEMON_TEST(refuse, what_another_route_knows_is_told)
     field("\"max_completion_tokens\":9", "unknown field \"max_completion_tokens\" (use max_tokens)");
     field("\"messages\":[]", "unknown field \"messages\" (supported by POST /v1/chat/completions)");
     field("\"best_of\":1", "unknown field \"best_of\" (supported by POST /v1/completions)");
+    field("\"inputs\":\"a\"", "unknown field \"inputs\" (supported by POST /generate_stream)");
     expect_words(post("/v1/completions", "{\"prompt\":\"a\",\"messages\":[]}"), 400, "invalid_request",
                  "(supported by POST /v1/chat/completions)");
     expect_words(post("/v1/completions", "{\"prompt\":\"a\",\"stream_options\":{\"messages\":1}}"), 400,
@@ -163,9 +164,9 @@ DAEMON_TEST(refuse, what_is_too_long_is_named_as_the_route_calls_it)
     for (size_t i = 0; i < 2; i++) {
         char *prompt = long_prompt("once ", lengths[i], ""), *chat = malloc(strlen(prompt) + 64);
         expect_param("/generate", prompt, "prompt", "context_exceeded");
-        expect_param("/v1/completions", prompt, "prompt", "context_exceeded");
+        expect_param("/v1/completions", prompt, "prompt", "context_length_exceeded");
         sprintf(chat, "{\"messages\":[{\"role\":\"user\",\"content\":%s]}", strchr(prompt, ':') + 1);
-        expect_param("/v1/chat/completions", chat, "messages", "context_exceeded");
+        expect_param("/v1/chat/completions", chat, "messages", "context_length_exceeded");
         free(prompt);
         free(chat);
     }

@@ -226,6 +226,101 @@ DAEMON_TEST(openai, what_asks_for_nothing_passes_and_anything_else_is_named)
     }
 }
 
+/* Sends a chat and a completion with one more member. */
+static void expect_both(const char *member, int status, const char *words)
+{
+    static const char *const of[][2] = {{CHAT, DOG}, {COMPLETE, "\"prompt\":\"a\""}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        char body[512];
+        snprintf(body, sizeof body, "{%s,%s%s}", of[i][1],
+                 strstr(member, "max_tokens") ? "" : "\"max_tokens\":1,", member);
+        if (status == 200)
+            json_decref(ok(of[i][0], body));
+        else
+            expect_words(post(of[i][0], body), status, "invalid_request", words);
+    }
+}
+
+DAEMON_TEST(openai, what_clients_of_other_servers_add_passes_where_it_asks_for_nothing_else)
+{
+    static const char *const pass[] = {
+        /* vLLM */
+        "\"skip_special_tokens\":true,\"spaces_between_special_tokens\":true,\"include_stop_str_in_output\":"
+        "false",
+        "\"use_beam_search\":false,\"length_penalty\":1.0,\"early_stopping\":false,\"request_id\":\"r\"",
+        "\"truncate_prompt_tokens\":null,\"allowed_token_ids\":[],\"logits_processors\":null,\"vllm_xargs\":"
+        "null",
+        "\"return_tokens_as_token_ids\":false,\"top_k\":-1,\"kv_transfer_params\":null,\"cache_salt\":\"\"",
+        "\"stream_options\":{\"include_usage\":true,\"continuous_usage_stats\":false}",
+        /* SGLang */
+        "\"no_stop_trim\":false,\"return_hidden_states\":false,\"lora_path\":null,\"stream_reasoning\":false",
+        "\"separate_reasoning\":true,\"ebnf\":\"root ::= \\\"a\\\"\"",
+        /* llama-server and its front ends */
+        "\"id_slot\":-1,\"timings_per_token\":true,\"return_progress\":true,\"parse_tool_calls\":true",
+        "\"min_keep\":0,\"tfs_z\":1,\"top_a\":0,\"repeat_penalty\":1.1,\"repeat_last_n\":64,\"seed\":-1",
+        "\"max_tokens\":-1,\"stop\":[\" \"]",
+    };
+    static const char *const refused[][2] = {
+        {"\"skip_special_tokens\":false", "skip_special_tokens must be true"},
+        {"\"truncate_prompt_tokens\":5", "truncate_prompt_tokens is not supported (got 5)"},
+        {"\"include_stop_str_in_output\":true", "include_stop_str_in_output is not supported"},
+        {"\"length_penalty\":2", "length_penalty must be 1"},
+        {"\"use_beam_search\":true", "use_beam_search is not supported"},
+        {"\"top_k\":-2", "top_k must be between -1 and"},
+        {"\"seed\":-2", "seed must be between -1"},
+        {"\"max_tokens\":-2", "max_tokens must be between 0"},
+        {"\"cache_salt\":\"s\"", "cache_salt is not supported"},
+    };
+    for (size_t i = 0; i < sizeof pass / sizeof *pass; i++)
+        expect_both(pass[i], 200, NULL);
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
+        expect_both(refused[i][0], 400, refused[i][1]);
+    json_t *root = ok(CHAT, "{" DOG ",\"n_predict\":2}");
+    cr_assert_eq(json_number(root, "usage.completion_tokens"), 2);
+    json_decref(root);
+}
+
+DAEMON_TEST(openai, the_reasoning_may_be_chosen_in_the_words_of_other_services)
+{
+    static const char *const pass[] = {"\"enable_thinking\":false",
+                                       "\"thinking\":{\"type\":\"disabled\"}",
+                                       "\"reasoning\":{\"effort\":\"low\",\"exclude\":false}",
+                                       "\"reasoning\":{\"enabled\":true}",
+                                       "\"include_reasoning\":true",
+                                       "\"reasoning_format\":\"auto\"",
+                                       "\"best_of\":1,\"echo\":false"};
+    static const char *const refused[][2] = {
+        {"\"enable_thinking\":1", "enable_thinking must be true or false"},
+        {"\"thinking\":{\"type\":\"some\"}", "thinking.type must be"},
+        {"\"reasoning\":{\"effort\":\"huge\"}", "must be none, minimal"},
+        {"\"reasoning_format\":\"none\"", "must be auto or deepseek"},
+        {"\"enable_thinking\":true,\"reasoning_effort\":\"huge\"", "reasoning_effort must be none, minimal"}};
+    char body[256];
+    for (size_t i = 0; i < sizeof pass / sizeof *pass; i++) {
+        snprintf(body, sizeof body, "{" DOG ",\"max_tokens\":1,%s}", pass[i]);
+        json_decref(ok(CHAT, body));
+    }
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        snprintf(body, sizeof body, "{" DOG ",%s}", refused[i][0]);
+        expect_words(post(CHAT, body), 400, "invalid_request", refused[i][1]);
+    }
+}
+
+DAEMON_TEST(openai, a_chat_has_llama_servers_timings)
+{
+    json_t *root = ok(CHAT, "{" DOG ",\"max_tokens\":3}");
+    cr_assert_eq(json_number(root, "timings.predicted_n"), 3);
+    cr_assert_eq(json_number(root, "timings.prompt_n") + json_number(root, "timings.cache_n"),
+                 json_number(root, "usage.prompt_tokens"));
+    json_decref(root);
+    struct reply r = post(CHAT, "{" DOG ",\"max_tokens\":3,\"stream\":true}");
+    const char *end = strstr(r.body, "\"finish_reason\":\"length\""),
+               *timings = strstr(r.body, "\"timings\":{");
+    cr_assert(end && timings > end, "%s", r.body);
+    cr_assert(!strstr(timings + 1, "\"timings\""), "%s", r.body);
+    reply_free(&r);
+}
+
 DAEMON_TEST(openai, a_model_is_named_by_a_string)
 {
     json_decref(ok(COMPLETE, "{\"model\":null,\"prompt\":\"a\",\"max_tokens\":1}"));

@@ -1,7 +1,8 @@
 #!/bin/sh
 # clients.sh HEARTHD MODEL REQUESTS - runs clients from npm, unmodified, against the real daemon: openai with the model's own template,
-# then all with one that has tools; then the requests of programs that are no libraries, as they were
-# captured in the folder REQUESTS; last ajv looks at texts of the schemas in the folder beside it, and of random ones.
+# then all with one that has tools; then ajv looks at texts of the schemas in the folder beside REQUESTS, and of random ones; last
+# a model with a long context, whose prompt opens its reasoning, gets the requests of programs that are no libraries, as they
+# were captured in the folder REQUESTS.
 set -eu
 hearthd=$1
 model=$2
@@ -37,20 +38,30 @@ serve() {
     cat "$log"
     exit 1
 }
+# run SCRIPT ARGUMENT...: a client's script, and the daemon's last words where it fails
+run() {
+    (cd "$work" && node "$@") || { tail -n 20 "$log"; exit 1; }
+}
 serve own
-(cd "$work" && node openai.mjs "$url")
+run openai.mjs "$url"
 kill $daemon
 wait $daemon || true
 serve tools --chat-template "$work/tools.jinja"
 for client in openai_tools anthropic ollama ai langchain langchain_ollama huggingface; do
     echo "# $client"
-    (cd "$work" && node $client.mjs "$url") || { tail -n 20 "$log"; exit 1; }
+    run $client.mjs "$url"
 done
 if [ ! -d "$requests" ]; then
     echo "SKIP it_clients shared-language: no $requests"
     exit 0
 fi
-for held in "replay.mjs $url $requests" "schemas.mjs $url $requests/../schemas" "random_schemas.mjs $url 250"; do
-    # shellcheck disable=SC2086 # words
-    (cd "$work" && node $held) || { tail -n 20 "$log"; exit 1; }
-done
+run schemas.mjs "$url" "$requests/../schemas"
+run random_schemas.mjs "$url" 250
+kill $daemon
+wait $daemon || true
+# Agents send 10,000 tokens and more before the first word.
+"${hearthd%/*}/mkmodel" --shape tiny-qwen3 --quant q4_k_m --tokenizer "$model" --n-ctx 65536 --out "$work/long.gguf"
+model=$work/long.gguf
+serve long --n-ctx 65536 --slots 4 --chat-template "$requests/../templates/Qwen-QwQ-32B.jinja"
+run reasoning.mjs "$url"
+run replay.mjs "$url" "$requests"

@@ -120,6 +120,7 @@ DAEMON_TEST(metrics, the_aliases_can_be_left_out, "--metrics-aliases", "no")
 {
     struct reply r = scrape();
     cr_assert_null(strstr(r.body, "vllm:"));
+    cr_assert_null(strstr(r.body, "llamacpp:"));
     cr_assert_not_null(strstr(r.body, "hearth_build_info{version="));
     reply_free(&r);
 }
@@ -161,6 +162,35 @@ DAEMON_TEST(metrics, every_name_of_vllm_that_is_promised_is_there)
         snprintf(name, sizeof name, "vllm:request_success_total{finished_reason=\"%s\"}", reasons[i]);
         cr_assert_eq(metric_of(r.body, name), i == 1, "%s", name);
     }
+    reply_free(&r);
+}
+
+DAEMON_TEST(metrics, the_aliases_have_the_values_of_hearths_names)
+{
+    static const char *const pairs[][2] = {
+        {"llamacpp:tokens_predicted_total", "hearth_generated_tokens_total"},
+        {"llamacpp:n_decode_total", "hearth_steps_total"},
+        {"llamacpp:requests_processing", "hearth_requests_running"},
+        {"llamacpp:requests_deferred", "hearth_requests_waiting"},
+        {"llamacpp:prompt_tokens_seconds", "hearth_prompt_tokens_per_second"},
+        {"llamacpp:predicted_tokens_seconds", "hearth_tokens_per_second"},
+        {"vllm:generation_tokens_total", "hearth_generated_tokens_total"},
+        {"vllm:prompt_tokens_cached_total", "hearth_prompt_cached_tokens_total"}};
+    char body[1024] = "{\"max_tokens\":4,\"ignore_eos\":true,\"prompt\":\"";
+    for (int i = 0; i < 100; i++)
+        strcat(body, "Once ");
+    strcat(body, "\"}");
+    ask(body, 200);
+    ask(body, 200); /* most of it from the cache */
+    struct reply r = scrape();
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        cr_assert_eq(metric_of(r.body, pairs[i][0]), metric_of(r.body, pairs[i][1]), "%s", pairs[i][0]);
+    double cached = metric_of(r.body, "hearth_prompt_cached_tokens_total");
+    cr_assert_gt(cached, 0);
+    cr_assert_eq(metric_of(r.body, "llamacpp:prompt_tokens_total"),
+                 metric_of(r.body, "hearth_prompt_tokens_total") - cached);
+    cr_assert_eq(metric_of(r.body, "llamacpp:kv_cache_usage_ratio"), 0);
+    cr_assert_eq(metric_of(r.body, "llamacpp:kv_cache_tokens"), 0);
     reply_free(&r);
 }
 

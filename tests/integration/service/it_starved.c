@@ -93,7 +93,8 @@ static void check_whole(const struct scene *s, const struct reply *r, const char
         if (s->other) /* another dialect's error */
             cr_assert(strstr(r->body, "out of memory"), "%s: %s", where, r->body);
         else
-            cr_assert_str_eq(json_text(root, "error.type"), "queue_full", "%s", where);
+            cr_assert(strstr(r->body, "\"queue_full\""), "%s: %s", where,
+                      r->body); /* type, or OpenAI's code */
         cr_assert_not_null(reply_header(r, "Retry-After"), "%s", where);
         json_decref(root);
         return;

@@ -44,6 +44,31 @@ await check("a begun answer is gone on with", async () => {
     assert.match(reply.content[0].text, /^ a time/);
 });
 
+await check("a stop sequence is named, and images are refused by name", async () => {
+    const talk = [...messages, { role: "assistant", content: "Once upon" }];
+    const reply = await client.messages.create({ ...base, messages: talk, stop_sequences: [" a", "zebra"] });
+    assert.deepEqual([reply.stop_reason, reply.stop_sequence, reply.content], ["stop_sequence", " a", []]);
+    const image = { type: "image", source: { type: "base64", media_type: "image/png", data: "" } };
+    const seen = [{ role: "user", content: [{ type: "text", text: "This?" }, image] }];
+    await assert.rejects(client.messages.create({ ...base, messages: seen }), (error) => {
+        assert.equal(error.error.error.type, "invalid_request_error");
+        assert.match(error.requestID, /^req-/);
+        return error.status === 400 && /messages\[0\]\.content\[1\]\.type must be .*image/.test(error.message);
+    });
+});
+
+await check("a billing header, which changes, does not spoil the cache", async () => {
+    const text = "You are a helpful assistant who tells stories about a dog. ".repeat(12);
+    const ask = (nonce) =>
+        client.messages.create({ ...base, system: [{ type: "text", text: `x-anthropic-billing-header: cc_version=${nonce}` }, { type: "text", text }] });
+    await ask("1");
+    assert.ok((await ask("2")).usage.cache_read_input_tokens >= 64);
+    assert.equal((await fetch(url, { method: "HEAD" })).status, 200);
+    const body = JSON.stringify({ ...base, stream: true });
+    const reply = await fetch(`${url}/v1/messages?beta=true`, { method: "POST", headers: { "content-type": "application/json" }, body });
+    assert.match(await reply.text(), /^event: message_stop$/m);
+});
+
 await check("a prompt that does not fit has their words", async () => {
     const long = [{ role: "user", content: "a dog ".repeat(2000) }];
     await assert.rejects(client.messages.create({ ...base, messages: long }), /prompt is too long: \d+ tokens > 1024 maximum/);

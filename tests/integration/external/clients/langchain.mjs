@@ -28,6 +28,13 @@ await check("a tool's result is taken", async () => {
     assert.ok(await short.bindTools([weather]).invoke([...talk, result]));
 });
 
+for (const tool_choice of ["none", "auto"])
+    await check(`bindTools leaves the model its choice: ${tool_choice}`, async () => {
+        const reply = await short.bindTools([weather], { tool_choice }).invoke(content);
+        assert.equal(reply.tool_calls.length, 0);
+        assert.ok(reply.content.length > 0);
+    });
+
 for (const method of ["functionCalling", "jsonSchema"])
     await check(`withStructuredOutput gives what it describes: ${method}`, async () => {
         Dog.parse(await chat.withStructuredOutput(Dog, { method, name: "dog" }).invoke(content));
