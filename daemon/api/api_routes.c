@@ -2,8 +2,18 @@
 #include "api.h"
 #include "generation/generation.h"
 
+/* TGI's clients know the address alone. */
+static const struct route post_to_root = {.path = "/",
+                                          .post = true,
+                                          .body = true,
+                                          .needs_model = true,
+                                          .work = true,
+                                          .handle = api_generate,
+                                          .dialect = &dialect_tgi_root,
+                                          .put_error = api_tgi_put_error};
+
 const struct route api_routes[] = {
-    {.path = "/", .open = true, .quiet = true, .handle = api_page},
+    {.path = "/", .open = true, .quiet = true, .on_post = &post_to_root, .handle = api_page},
     {.path = "/generate",
      .post = true,
      .body = true,

@@ -1,6 +1,6 @@
-/* api_tgi.c - TGI's dialect: POST /generate_stream. A body {"inputs", "parameters"} is translated into
- * /generate's fields; each event has one token. Where a character takes several tokens its text comes with
- * the last of them, so the texts of all tokens are the text. */
+/* api_tgi.c - TGI's dialect: POST /generate_stream and POST /. A body {"inputs", "parameters"} is translated
+ * into /generate's fields; each event has one token. Where a character takes several tokens its text comes
+ * with the last of them, so the texts of all tokens are the text. */
 #include "api.h"
 #include "api_openai_private.h"
 #include "generation/generation.h"
@@ -64,12 +64,12 @@ static bool draws(const json_t *parameters)
     return !parameters || json_is_true(json_object_get(parameters, "do_sample"));
 }
 
-static json_t *translate(const json_t *body, struct api_error *err)
+static json_t *translate_for(const json_t *body, bool streams, struct api_error *err)
 {
-    const json_t *parameters = json_object_get(body, "parameters"), *stream = json_object_get(body, "stream");
+    const json_t *parameters = json_object_get(body, "parameters");
     json_t *out = json_object();
     bool ok = out && put(out, "prompt", json_object_get(body, "inputs")) &&
-              json_object_set_new(out, "stream", json_boolean(!json_is_false(stream))) == 0;
+              json_object_set_new(out, "stream", json_boolean(streams)) == 0;
     for (size_t i = 0; ok && i < sizeof members / sizeof *members; i++)
         ok = put(out, members[i].here, json_object_get(parameters, members[i].there));
     ok = ok && put_grammar(out, json_object_get(parameters, "grammar"), err);
@@ -84,6 +84,16 @@ static json_t *translate(const json_t *body, struct api_error *err)
         return out;
     json_decref(out);
     return NULL;
+}
+
+static json_t *translate(const json_t *body, struct api_error *err)
+{
+    return translate_for(body, !json_is_false(json_object_get(body, "stream")), err);
+}
+
+static json_t *translate_root(const json_t *body, struct api_error *err)
+{
+    return translate_for(body, json_is_true(json_object_get(body, "stream")), err);
 }
 
 static const struct field fields[] = {
@@ -170,6 +180,14 @@ static void reply(struct generation *g, struct buf *out)
     buf_puts(out, "}\n");
 }
 
+/* A list of one. */
+static void reply_root(struct generation *g, struct buf *out)
+{
+    buf_puts(out, "[");
+    reply(g, out);
+    buf_puts(out, "]\n");
+}
+
 static void put_event(struct choice *c, struct buf *out, uint32_t i, const char *text, size_t len, bool last)
 {
     buf_printf(out, "data: {\"index\":%u,\"token\":", i + 1);
@@ -219,14 +237,9 @@ void api_tgi_put_error(struct buf *out, const struct api_error *e)
     buf_puts(out, "}\n");
 }
 
-const struct dialect dialect_tgi = {.id_prefix = "gen-",
-                                    .translate = translate,
-                                    .own_fields = fields,
-                                    .defaults = defaults,
-                                    .prepare = prepare,
-                                    .reply = reply,
-                                    .delta = delta,
-                                    .end = end,
-                                    .last = last,
-                                    .clamps = true,
-                                    .streams = true};
+#define COMMON                                                                                               \
+    .id_prefix = "gen-", .own_fields = fields, .defaults = defaults, .prepare = prepare, .delta = delta,     \
+    .end = end, .last = last, .clamps = true
+
+const struct dialect dialect_tgi = {COMMON, .translate = translate, .reply = reply, .streams = true};
+const struct dialect dialect_tgi_root = {COMMON, .translate = translate_root, .reply = reply_root};

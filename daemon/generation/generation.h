@@ -256,7 +256,7 @@ struct dialect {
     bool streams;      /* unless the body says "stream": false */
 };
 extern const struct dialect dialect_embeddings, dialect_ollama_embed, dialect_ollama_embeddings,
-    dialect_llama_embedding, dialect_tei_embed, dialect_tgi;
+    dialect_llama_embedding, dialect_tei_embed, dialect_tgi, dialect_tgi_root;
 extern const struct dialect dialect_generate, dialect_completions, dialect_chat, dialect_messages,
     dialect_count, dialect_ollama_chat, dialect_ollama_generate, dialect_responses, dialect_llama,
     dialect_infill, dialect_template;

@@ -394,7 +394,7 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
         tables[n_tables++] = sampling_fields;
     }
     const struct field_place elsewhere[] = {{renamed_fields, "use max_tokens"},
-                                            {tgi_names, "supported by POST /generate_stream"},
+                                            {tgi_names, "supported by POST / and POST /generate_stream"},
                                             {dialect_completions.fields, "supported by POST /v1/completions"},
                                             {dialect_chat.fields, "supported by POST /v1/chat/completions"},
                                             {0}};

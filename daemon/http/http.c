@@ -432,7 +432,7 @@ static struct request *request_open(struct listener *l, struct MHD_Connection *m
     r->opened_ns = clock_ns();
     r->out.arena = &r->arena;
     STAILQ_INIT(&r->lists);
-    r->route = route_find(s->routes, path);
+    r->route = route_find(s->routes, path, method);
     connection_begin(c, r, &request_connection_ops);
     LIST_INSERT_HEAD(&s->requests, r, link);
     return r;

@@ -11,11 +11,11 @@ static bool matches(const char *pattern, const char *path)
     return pattern[n] ? !strncmp(pattern, path, n) && path[n] : !strcmp(pattern, path);
 }
 
-const struct route *route_find(const struct route *routes, const char *path)
+const struct route *route_find(const struct route *routes, const char *path, const char *method)
 {
     for (; routes->path; routes++)
         if (matches(routes->path, path))
-            return routes;
+            return routes->on_post && !strcmp(method, "POST") ? routes->on_post : routes;
     return NULL;
 }
 
@@ -53,7 +53,7 @@ const char *route_allow(const struct route *route)
 {
     if (route->remove)
         return "DELETE, OPTIONS";
-    if (route->both)
+    if (route->both || route->on_post)
         return "GET, HEAD, POST, OPTIONS";
     return route->post ? "POST, OPTIONS" : "GET, HEAD, OPTIONS";
 }

@@ -9,20 +9,21 @@ struct dialect;
 struct request;
 
 struct route {
-    const char *path; /* "/v1/models/{id}": any that begins so and goes on */
-    bool post;        /* POST; else GET and HEAD */
-    bool both;        /* POST, and GET and HEAD as well */
-    bool remove;      /* DELETE, nothing else */
-    bool body;        /* its handler reads the body of a POST */
-    bool always;      /* answered while loading and draining: health */
-    bool needs_model; /* 503 loading until there is one */
-    bool work;        /* takes a place in the queue */
-    bool text;        /* the same while others' texts are read, if its own is long */
-    bool open;        /* needs no key */
-    bool admin;       /* needs the admin key */
-    bool quiet;       /* not in the access log at info */
-    bool lines;       /* its streams are lines of JSON, not events */
-    bool lists;       /* shows models that are not loaded, too */
+    const char *path;            /* "/v1/models/{id}": any that begins so and goes on */
+    bool post;                   /* POST; else GET and HEAD */
+    bool both;                   /* POST, and GET and HEAD as well */
+    bool remove;                 /* DELETE, nothing else */
+    bool body;                   /* its handler reads the body of a POST */
+    bool always;                 /* answered while loading and draining: health */
+    bool needs_model;            /* 503 loading until there is one */
+    bool work;                   /* takes a place in the queue */
+    bool text;                   /* the same while others' texts are read, if its own is long */
+    bool open;                   /* needs no key */
+    bool admin;                  /* needs the admin key */
+    bool quiet;                  /* not in the access log at info */
+    bool lines;                  /* its streams are lines of JSON, not events */
+    bool lists;                  /* shows models that are not loaded, too */
+    const struct route *on_post; /* of a path that takes GET: what answers a POST there; or NULL */
     void (*handle)(struct request *r);
     const struct dialect *dialect; /* of a generation */
     const char *id_header;         /* replies repeat X-Request-Id under this name; or NULL */
@@ -31,7 +32,7 @@ struct route {
 };
 
 /* `routes` ends with a row without a path. NULL: there is none. */
-const struct route *route_find(const struct route *routes, const char *path);
+const struct route *route_find(const struct route *routes, const char *path, const char *method);
 /* Returns the part of a path that stands for {id} in its route. */
 const char *route_id(const struct route *route, const char *path);
 /* The known path most like this one. */

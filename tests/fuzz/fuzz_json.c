@@ -95,8 +95,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         &dialect_messages,   &dialect_ollama_chat,  &dialect_ollama_generate,
         &dialect_responses,  &dialect_llama,        &dialect_infill,
         &dialect_embeddings, &dialect_ollama_embed, &dialect_llama_embedding,
-        &dialect_tei_embed,  &dialect_tgi,          &dialect_count,
-        &dialect_template};
+        &dialect_tei_embed,  &dialect_tgi,          &dialect_tgi_root,
+        &dialect_count,      &dialect_template};
     static const struct json_limits limits = {.max_values = 5000, .max_depth = JSON_MAX_DEPTH_IN_BODY};
     struct arena a = {0};
     struct api_error err = {0};

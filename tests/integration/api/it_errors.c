@@ -62,7 +62,7 @@ DAEMON_TEST(refuse, what_another_route_knows_is_told)
     field("\"max_completion_tokens\":9", "unknown field \"max_completion_tokens\" (use max_tokens)");
     field("\"messages\":[]", "unknown field \"messages\" (supported by POST /v1/chat/completions)");
     field("\"best_of\":1", "unknown field \"best_of\" (supported by POST /v1/completions)");
-    field("\"inputs\":\"a\"", "unknown field \"inputs\" (supported by POST /generate_stream)");
+    field("\"inputs\":\"a\"", "unknown field \"inputs\" (supported by POST / and POST /generate_stream)");
     expect_words(post("/v1/completions", "{\"prompt\":\"a\",\"messages\":[]}"), 400, "invalid_request",
                  "(supported by POST /v1/chat/completions)");
     expect_words(post("/v1/completions", "{\"prompt\":\"a\",\"stream_options\":{\"messages\":1}}"), 400,

@@ -53,6 +53,32 @@ DAEMON_TEST(tgi, a_reply_that_is_not_streamed_has_its_details)
     reply_free(&r);
 }
 
+DAEMON_TEST(tgi, the_address_alone_answers_whole_unless_a_stream_is_asked_for)
+{
+    static const char body[] = "{\"inputs\":\"Once upon a time\",\"parameters\":{\"max_new_tokens\":3}";
+    char text[256];
+    snprintf(text, sizeof text, "%s}", body);
+    struct reply r = post("/", text);
+    json_t *root = reply_json(&r);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    cr_assert_eq(json_array_size(root), 1);
+    cr_assert_str_eq(json_text(root, "0.generated_text"), ", there was");
+    json_decref(root);
+    reply_free(&r);
+    snprintf(text, sizeof text, "%s,\"stream\":true}", body);
+    r = post("/", text);
+    cr_assert_not_null(strstr(r.body, "\"generated_text\":\", there was\""), "%s", r.body);
+    cr_assert_eq(strncmp(r.body, "data: {\"index\":1,", 17), 0, "%s", r.body);
+    reply_free(&r);
+    r = post("/", "{\"inputs\":7}");
+    cr_assert_eq(r.status, 400);
+    cr_assert_not_null(strstr(r.body, "\"error_type\":\"invalid_request\""), "%s", r.body);
+    reply_free(&r);
+    r = get("/");
+    cr_assert_eq(strncmp(r.body, "<!", 2), 0);
+    reply_free(&r);
+}
+
 DAEMON_TEST(tgi, refusals_have_its_form_and_name_the_field)
 {
     static const char *const cases[][2] = {
