@@ -66,8 +66,6 @@ static void read_options(struct chat_json *c, const json_t *options)
                                        "frequency_penalty",
                                        "stop",
                                        "stop",
-                                       "mirostat",
-                                       "mirostat",
                                        "mirostat_tau",
                                        "mirostat_tau",
                                        "mirostat_eta",
@@ -75,7 +73,10 @@ static void read_options(struct chat_json *c, const json_t *options)
                                        NULL};
     static const char *const counts[][2] = {
         {"num_predict", "max_tokens"}, {"seed", "seed"}, {"repeat_last_n", "penalty_last_n"}};
+    static const char *const mirostat[] = {"mirostat", "mirostat", NULL};
     chat_json_copy(c, options, same);
+    if (json_integer_value(json_object_get(options, "mirostat")) == 2) /* Ollama's has none any more */
+        chat_json_copy(c, options, mirostat);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         const json_t *value = json_object_get(options, counts[i][0]);
         if (json_is_integer(value) && json_integer_value(value) >= 0)

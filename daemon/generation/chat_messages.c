@@ -100,12 +100,18 @@ static const struct chat_template *template_of(const struct field_reader *r)
 struct message {
     const char *role;
     struct jinja_value content, name, tool_call_id, reasoning, tool_calls;
+    const json_t *refusal; /* a text, the content where there is no other */
 };
+
+static bool is_word(const json_t *value, const char *word)
+{
+    return json_is_string(value) && !strcmp(json_string_value(value), word);
+}
 
 static int read_part_type(struct field_reader *r, const struct field *f, const json_t *value)
 {
     const char *name = field_path(r, f->name);
-    if (json_is_string(value) && !strcmp(json_string_value(value), "text"))
+    if (is_word(value, "text") || is_word(value, "refusal"))
         return 0;
     return api_invalid(r->err, name, "%s must be \"text\": no other type is supported (got %s)", name,
                        field_got_word(value));
@@ -120,16 +126,14 @@ static int read_part_text(struct field_reader *r, const struct field *f, const j
     return 0;
 }
 
-/* {"type":"text","text":...}: its text is added to *text. The type comes first, for it says what else a part
- * may hold. */
+/* {"type":"text","text":...}, or the same of a refusal: its text is added to *text. The type comes first, for
+ * it says what else a part may hold. */
 static int read_part(const struct field_reader *r, size_t i, const json_t *part, struct buf *text)
 {
     static const struct field type = CUSTOM("type", read_part_type);
-    static const struct field rows[] = {IGNORED("type"),
-                                        CUSTOM("text", read_part_text),
-                                        IGNORED("cache_control"),
-                                        IGNORED("prompt_cache_breakpoint"),
-                                        {0}};
+    static const struct field rows[] = {
+        IGNORED("type"),          CUSTOM("text", read_part_text),     CUSTOM("refusal", read_part_text),
+        IGNORED("cache_control"), IGNORED("prompt_cache_breakpoint"), {0}};
     const struct field *tables[] = {rows};
     struct field_reader inner = *r;
     char within[64];
@@ -140,8 +144,9 @@ static int read_part(const struct field_reader *r, size_t i, const json_t *part,
         return api_invalid(r->err, within, "%s must be an object (got %s)", within, field_got(part));
     if (read_part_type(&inner, &type, json_object_get(part, "type")) < 0)
         return -1;
-    if (!json_is_string(json_object_get(part, "text")))
-        return api_invalid(r->err, within, "%s.text must be a string", within);
+    const char *member = json_string_value(json_object_get(part, "type"));
+    if (!json_is_string(json_object_get(part, member)))
+        return api_invalid(r->err, within, "%s.%s must be a string", within, member);
     return fields_read(&inner, part, tables, 1);
 }
 
@@ -217,6 +222,15 @@ static int read_nothing(struct field_reader *r, const struct field *f, const jso
     return api_invalid(r->err, name, "%s is not supported (got %s)", name, field_got(value));
 }
 
+static int read_refusal(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct message *m = r->out;
+    if (!json_is_string(value))
+        return read_nothing(r, f, value);
+    m->refusal = json_string_length(value) ? value : NULL;
+    return 0;
+}
+
 /* --- calls of tools --- */
 
 /* The arguments of a call are an object, written as JSON in a string; most templates want the object. */
@@ -261,7 +275,8 @@ static struct jinja_value no_arguments(const struct field_reader *r)
 }
 
 /* {"id", "type": "function", "function": {"name", "arguments"}}, with the arguments parsed. */
-static int read_call(struct field_reader *r, const char *within, const json_t *call, struct jinja_value *out)
+static int read_function(struct field_reader *r, const char *within, const json_t *call,
+                         struct jinja_value *out)
 {
     const json_t *function = json_object_get(call, "function");
     const json_t *arguments = json_object_get(function, "arguments");
@@ -280,6 +295,20 @@ static int read_call(struct field_reader *r, const char *within, const json_t *c
     if (!json_is_string(arguments))
         return 0;
     return parse_arguments(r, arguments, jinja_dict_find(made->dict, "arguments", 9));
+}
+
+/* A call of a custom tool is that of a function, whose arguments are the input's text. */
+static int read_call(struct field_reader *r, const char *within, const json_t *call, struct jinja_value *out)
+{
+    const json_t *custom = json_object_get(call, "custom");
+    if (!json_is_object(custom) || json_object_get(call, "function"))
+        return read_function(r, within, call, out);
+    json_t *made = json_pack("{s:O?, s:s, s:{s:O?, s:O?}}", "id", json_object_get(call, "id"), "type",
+                             "function", "function", "name", json_object_get(custom, "name"), "arguments",
+                             json_object_get(custom, "input"));
+    int rc = made ? read_function(r, within, made, out) : api_out_of_memory(r->err);
+    json_decref(made);
+    return rc;
 }
 
 static int read_calls(struct field_reader *r, const struct field *f, const json_t *value)
@@ -303,6 +332,17 @@ static int read_calls(struct field_reader *r, const struct field *f, const json_
     return 0;
 }
 
+/* The only call of a message, as it was written before there were several. */
+static int read_function_call(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    if (!json_object_size(value))
+        return read_nothing(r, f, value);
+    json_t *calls = json_pack("[{s:s, s:O}]", "type", "function", "function", value);
+    int rc = calls ? read_calls(r, f, calls) : api_out_of_memory(r->err);
+    json_decref(calls);
+    return rc;
+}
+
 /* --- messages --- */
 
 #define TEXT(n, f)                                                                                           \
@@ -322,9 +362,9 @@ static const struct field message_fields[] = {
     IGNORED("reasoning_details"),
     IGNORED("cache_control"),
     IGNORED("prompt_cache_breakpoint"),
-    CUSTOM("refusal", read_nothing),
+    CUSTOM("refusal", read_refusal),
     CUSTOM("audio", read_nothing),
-    CUSTOM("function_call", read_nothing),
+    CUSTOM("function_call", read_function_call),
     {0},
 };
 
@@ -375,6 +415,9 @@ static int read_message(struct field_reader *r, size_t i, const json_t *value, s
         return -1;
     if (!m.role)
         return api_invalid(r->err, field_path(&inner, "role"), "%s.role is missing", within);
+    if (m.content.kind == JINJA_UNDEFINED && m.refusal &&
+        put_content(&inner, &m, json_string_value(m.refusal), json_string_length(m.refusal)) < 0)
+        return -1;
     bool may_be_empty = !strcmp(m.role, "assistant") || !strcmp(m.role, "tool");
     if (m.content.kind == JINJA_UNDEFINED && !may_be_empty)
         return api_invalid(r->err, field_path(&inner, "content"),

@@ -155,6 +155,36 @@ Test(chat_template, tools_calls_and_documents_are_handed_on)
     end();
 }
 
+Test(chat_template, older_calls_calls_of_custom_tools_and_refusals_are_taken_back)
+{
+    with_template(
+        BASE,
+        "{{ '' if tools }}{% for m in messages %}|{{ m.role }}:{{ m.content }}{% for c in m.tool_calls or [] "
+        "%}"
+        "{{ c.function.name }}({{ c.function.arguments }}){{ c.id }}{% endfor %}{{ m.name }}{% endfor %}");
+    expect_prompt(
+        MESSAGES("{\"role\":\"assistant\",\"content\":null,\"function_call\":{\"name\":\"f\","
+                 "\"arguments\":\"{bad\"}},{\"role\":\"function\",\"name\":\"f\",\"content\":\"r\"}"),
+        "|assistant:Nonef({bad)|tool:rf");
+    expect_prompt(
+        MESSAGES("{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c1\",\"type\":"
+                 "\"custom\",\"custom\":{\"name\":\"run\",\"input\":\"print 1\"}}]},{\"role\":\"tool\","
+                 "\"tool_call_id\":\"c1\",\"content\":\"1\"}"),
+        "|assistant:Nonerun(print 1)c1|tool:1run");
+    expect_prompt(MESSAGES("{\"role\":\"assistant\",\"content\":null,\"refusal\":\"I cannot.\"}"),
+                  "|assistant:I cannot.");
+    expect_prompt(
+        MESSAGES("{\"role\":\"assistant\",\"content\":[{\"type\":\"refusal\",\"refusal\":\"No.\"}]}"),
+        "|assistant:No.");
+    expect_words(post(CHAT, "{" MESSAGES("{\"role\":\"assistant\",\"function_call\":{\"name\":7}}") "}"), 400,
+                 "invalid_request", "messages[0].tool_calls[0] must be an object with function.name");
+    expect_words(post(CHAT, "{" MESSAGES("{\"role\":\"assistant\",\"tool_calls\":[{\"custom\":{}}]}") "}"),
+                 400, "invalid_request", "messages[0].tool_calls[0] must be an object with function.name");
+    expect_words(post(CHAT, "{" MESSAGES("{\"role\":\"user\",\"content\":[{\"type\":\"refusal\"}]}") "}"),
+                 400, "invalid_request", "messages[0].content[0].refusal must be a string");
+    end();
+}
+
 Test(chat_template, what_a_template_has_no_place_for_is_refused)
 {
     with_template(BASE, PLAIN);
