@@ -5,7 +5,6 @@
 #include "api_chat.h"
 #include "api_openai_private.h"
 #include "generation/fim_prompt.h"
-#include "gguf/gguf.h"
 #include "model/model.h"
 
 #include <stdlib.h>
@@ -370,16 +369,16 @@ void api_llama_props(struct request *r)
 {
     const struct server_model *m = r->server->generator->model;
     const struct model_config *c = model_config(m->model);
-    struct gguf_str source = {0};
     struct buf *out = &r->out;
-    bool has = gguf_get_str(model_gguf(m->model), "tokenizer.chat_template", &source, NULL) == 0;
+    size_t len = 0;
+    const char *template = m->chat ? chat_template_source(m->chat, &len) : "";
     put_default_settings(out, m->n_ctx);
     buf_printf(out, ",\"total_slots\":%u,\"model_path\":", r->server->cfg->slots);
     json_put_str(out, c->name);
     buf_puts(out, ",\"model_alias\":");
     json_put_str(out, c->name);
     buf_puts(out, ",\"chat_template\":");
-    json_put_string(out, has ? source.s : "", has ? source.len : 0);
+    json_put_string(out, template, len);
     bool tools = m->chat && chat_template_reads(m->chat, "tools") && toolcall_format_calls(m->format);
     buf_printf(out, ",\"chat_template_caps\":{\"supports_tools\":%s,\"supports_tool_calls\":%s}",
                tools ? "true" : "false", tools ? "true" : "false");

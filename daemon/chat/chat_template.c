@@ -11,6 +11,8 @@
 
 struct chat_template {
     struct jinja *program;
+    char *source; /* [len], as it was written */
+    size_t len;
     const struct tokenizer *tokenizer;
     const struct toolcall_format *format;
     bool wants_parts, wants_argument_text, takes_late_system, wants_short_ids;
@@ -282,13 +284,18 @@ static int open_source(struct chat_template **out, const char *source, size_t le
                        struct error *err)
 {
     struct chat_template *c = calloc(1, sizeof *c);
-    if (!c)
+    if (!c || !(c->source = malloc(len + 1))) {
+        free(c);
         return error_set(err, -ENOMEM, "out of memory");
+    }
     int rc = jinja_open(&c->program, source, len, err);
     if (rc < 0) {
+        free(c->source);
         free(c);
         return rc;
     }
+    memcpy(c->source, source, len);
+    c->len = len;
     c->tokenizer = t;
     c->format = toolcall_format_of_template(source, len);
     const char *think = toolcall_reasoning_of(c->format).open;
@@ -372,10 +379,17 @@ int chat_template_open(struct chat_template **out, const char *choice, const str
     return 0;
 }
 
+const char *chat_template_source(const struct chat_template *c, size_t *len)
+{
+    *len = c->len;
+    return c->source;
+}
+
 void chat_template_close(struct chat_template *c)
 {
     if (!c)
         return;
     jinja_close(c->program);
+    free(c->source);
     free(c);
 }

@@ -21,6 +21,8 @@ void chat_template_close(struct chat_template *c); /* NULL is fine */
 /* True if `choice` could be opened, as far as that can be told without a model. */
 int chat_template_check(const char *choice, struct error *err);
 
+/* The template as it was written; its own memory, *len bytes. */
+const char *chat_template_source(const struct chat_template *c, size_t *len);
 /* The marks of tool calls and reasoning that the template shows; "none" without a template. */
 const struct toolcall_format *chat_template_format(const struct chat_template *c);
 bool chat_template_reads(const struct chat_template *c, const char *variable);
