@@ -186,13 +186,36 @@ struct reply curl_post(const char *path, const char *body, size_t len)
     return r;
 }
 
-json_t *generate(const char *body)
+static json_t *object_of(struct reply r, const char *path, const char *body)
 {
-    struct reply r = post("/generate", body);
-    cr_assert_eq(r.status, 200, "%d: %s", r.status, r.body);
+    cr_assert_eq(r.status, 200, "%s %s: %d: %s", path, body ? body : "", r.status, r.body);
     json_t *root = reply_json(&r);
     reply_free(&r);
     return root;
+}
+
+json_t *get_ok(const char *path)
+{
+    return object_of(get(path), path, NULL);
+}
+
+json_t *post_ok(const char *path, const char *body)
+{
+    return object_of(post(path, body), path, body);
+}
+
+json_t *generate(const char *body)
+{
+    return post_ok("/generate", body);
+}
+
+int send_as(const char *id, const char *body)
+{
+    char head[64];
+    int fd = client_connect(daemon_.port);
+    snprintf(head, sizeof head, "X-Request-Id: %s\r\n", id);
+    client_request(fd, "POST", "/generate", head, body);
+    return fd;
 }
 
 long long stat_number(const char *path)

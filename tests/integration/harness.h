@@ -52,8 +52,12 @@ struct reply get(const char *path);
 struct reply post(const char *path, const char *body);
 /* Through libcurl, as most clients do it: with Expect: 100-continue for a large body. */
 struct reply curl_post(const char *path, const char *body, size_t len);
-/* POST /generate that must give 200; the reply's object (to decref). */
-json_t *generate(const char *body);
+/* The same that must give 200; the reply's object, to decref. */
+json_t *get_ok(const char *path);
+json_t *post_ok(const char *path, const char *body);
+json_t *generate(const char *body); /* POST /generate */
+/* Sends POST /generate with this X-Request-Id; the connection, whose reply is still to be read. */
+int send_as(const char *id, const char *body);
 /* A number of /stats, by path. */
 long long stat_number(const char *path);
 /* Waits until a figure of /stats has this value; fails after a minute. */

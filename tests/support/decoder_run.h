@@ -36,6 +36,17 @@ struct decoder_run {
     struct step_result results[STEP_MAX_LOGITS];
 };
 
+/* This CPU has the instruction set. */
+static inline bool decoder_run_has_isa(const char *isa)
+{
+    struct backend_config cfg = {.isa = isa, .n_slots = 1, .n_ctx = 64, .n_threads = 1};
+    struct backend *be = NULL;
+    int rc = cpu_backend.open(&be, &cfg, NULL);
+    if (rc == 0)
+        cpu_backend.close(be);
+    return rc == 0;
+}
+
 static inline void decoder_run_open(struct decoder_run *r, const struct decoder_run_config *c)
 {
     struct error err = {0};

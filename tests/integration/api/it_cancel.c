@@ -31,15 +31,6 @@ static void start(const char *flag, const char *value)
 
 /* --- a request brought into a phase --- */
 
-static int send_as(const char *id, const char *body)
-{
-    char head[64];
-    int fd = client_connect(daemon_.port);
-    snprintf(head, sizeof head, "X-Request-Id: %s\r\n", id);
-    client_request(fd, "POST", "/generate", head, body);
-    return fd;
-}
-
 /* The request's row of GET /requests in this state, with at least `computed` prompt tokens done. */
 static bool is_in(const char *id, const char *state, long long computed)
 {

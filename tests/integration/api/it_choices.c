@@ -7,15 +7,6 @@
 #define CHAT     "/v1/chat/completions"
 #define DOG      "\"messages\":[{\"role\":\"user\",\"content\":\"Tell me a story about a dog.\"}]"
 
-static json_t *ok(const char *path, const char *body)
-{
-    struct reply r = post(path, body);
-    cr_assert_eq(r.status, 200, "%d: %s", r.status, r.body);
-    json_t *root = reply_json(&r);
-    reply_free(&r);
-    return root;
-}
-
 /* Returns the choice with this seed, asked for alone; to decref. */
 static json_t *alone(const char *fields, long long seed)
 {
@@ -143,7 +134,7 @@ static void check_openai(const char *path, const char *fields, const char *whole
 {
     char body[512];
     snprintf(body, sizeof body, "{%s,\"max_tokens\":30,\"n\":3,\"seed\":5}", fields);
-    json_t *whole = ok(path, body);
+    json_t *whole = post_ok(path, body);
     snprintf(body, sizeof body,
              "{%s,\"max_tokens\":30,\"n\":3,\"seed\":5,\"stream\":true,\"stream_options\":{\"include_usage\":"
              "true}}",
@@ -153,7 +144,7 @@ static void check_openai(const char *path, const char *fields, const char *whole
     long long n_tokens = 0;
     for (long long k = 0; k < 3; k++) {
         snprintf(body, sizeof body, "{%s,\"max_tokens\":30,\"seed\":%lld}", fields, 5 + k);
-        json_t *one = ok(path, body);
+        json_t *one = post_ok(path, body);
         const json_t *c = json_array_get(json_at(whole, "choices"), (size_t)k);
         char *text = joined(&e, k, inner, name, true);
         cr_assert_eq(json_number(c, "index"), k);
@@ -173,7 +164,7 @@ static void check_openai(const char *path, const char *fields, const char *whole
 DAEMON_TEST(choices, completions_give_them_as_the_dialect_says)
 {
     check_openai(COMPLETE, "\"prompt\":\"Once\"", "text", NULL, "text");
-    json_decref(ok(COMPLETE, "{\"prompt\":\"Once\",\"n\":2,\"best_of\":2,\"max_tokens\":2}"));
+    json_decref(post_ok(COMPLETE, "{\"prompt\":\"Once\",\"n\":2,\"best_of\":2,\"max_tokens\":2}"));
     expect_words(post(COMPLETE, "{\"prompt\":\"Once\",\"n\":2,\"best_of\":3}"), 400, "invalid_request",
                  "best_of must be equal to n, 2");
 }

@@ -16,15 +16,6 @@
     "\"c\"]},\"uniqueItems\":true,\"maxItems\":3}},\"required\":[\"name\",\"age\",\"tags\"],"                \
     "\"additionalProperties\":false}"
 
-static json_t *ok(const char *path, const char *body)
-{
-    struct reply r = post(path, body);
-    cr_assert_eq(r.status, 200, "%d: %s", r.status, r.body);
-    json_t *root = reply_json(&r);
-    reply_free(&r);
-    return root;
-}
-
 static void expect_valid(const char *schema, const char *text)
 {
     struct grammar *g;
@@ -52,8 +43,8 @@ static void expect_beginning(const char *schema, const char *text)
 DAEMON_TEST(constrain, response_format_gives_json_of_the_schema)
 {
     json_t *root =
-        ok(CHAT, "{" HI ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"p\","
-                 "\"strict\":true,\"schema\":" PERSON "}}}");
+        post_ok(CHAT, "{" HI ",\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"p\","
+                      "\"strict\":true,\"schema\":" PERSON "}}}");
     cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "stop");
     expect_valid(PERSON, json_text(root, "choices.0.message.content"));
     json_decref(root);
@@ -71,7 +62,7 @@ DAEMON_TEST(constrain, every_field_that_asks_for_a_language_is_obeyed)
     for (size_t i = 0; i < sizeof asks / sizeof *asks; i++) {
         char body[256];
         snprintf(body, sizeof body, "{\"prompt\":\"Once\",\"seed\":%zu,%s}", i, asks[i]);
-        json_t *root = ok("/generate", body);
+        json_t *root = post_ok("/generate", body);
         const char *text = json_text(root, "text");
         cr_assert(!strcmp(text, "yes") || !strcmp(text, "no"), "%s: %s", asks[i], text);
         cr_assert_str_eq(json_text(root, "finish_reason"), "eos");
@@ -83,7 +74,7 @@ DAEMON_TEST(constrain, every_field_that_asks_for_a_language_is_obeyed)
     for (size_t i = 0; i < 3; i++) {
         char body[256];
         snprintf(body, sizeof body, "{\"prompt\":\"Once\",\"temperature\":0,%s}", schemas[i]);
-        json_t *root = ok("/generate", body);
+        json_t *root = post_ok("/generate", body);
         expect_valid("{\"const\":[1]}", json_text(root, "text"));
         json_decref(root);
     }
@@ -95,7 +86,7 @@ DAEMON_TEST(constrain, a_text_that_was_cut_is_a_beginning_of_the_language)
         char body[512];
         snprintf(body, sizeof body, "{\"prompt\":\"Once\",\"seed\":%d,\"max_tokens\":8,\"json_schema\":%s}",
                  seed, PERSON);
-        json_t *root = ok("/generate", body);
+        json_t *root = post_ok("/generate", body);
         const char *text = json_text(root, "text");
         cr_assert_str_eq(json_text(root, "finish_reason"), "length");
         cr_assert_gt(strlen(text), 0);
@@ -137,7 +128,7 @@ DAEMON_TEST(constrain, a_regex_bomb_costs_its_own_request_only)
     expect_words(
         post("/generate", "{\"prompt\":\"a\",\"regex\":\"((((a{1,999}){1,999}){1,999}){1,999}){1,999}\"}"),
         400, "invalid_request", "too large an automaton");
-    json_decref(ok("/generate", "{\"prompt\":\"a\",\"max_tokens\":1}"));
+    json_decref(post_ok("/generate", "{\"prompt\":\"a\",\"max_tokens\":1}"));
 }
 
 /* The template's loop takes more operations than the event loop gives a prompt, so a chat whose grammar is
@@ -154,7 +145,7 @@ Test(constrain, a_chat_that_is_prepared_twice_ends_with_its_grammar)
     daemon_start((const char *[]){"--chat-template", path, NULL});
     unlink(path);
     for (int i = 0; i < 2; i++) {
-        json_t *root = ok(CHAT, "{" HI ",\"regex\":\"yes|no\",\"ignore_eos\":true,\"min_tokens\":20}");
+        json_t *root = post_ok(CHAT, "{" HI ",\"regex\":\"yes|no\",\"ignore_eos\":true,\"min_tokens\":20}");
         const char *text = json_text(root, "choices.0.message.content");
         cr_assert(!strcmp(text, "yes") || !strcmp(text, "no"), "%s", text);
         cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "stop");
@@ -172,7 +163,7 @@ static void ask_long_literal(int i)
     letters[sizeof letters - 1] = 0;
     snprintf(body, sizeof body, "{\"prompt\":\"a\",\"max_tokens\":1,\"grammar\":\"root ::= \\\"%s%d\\\"\"}",
              letters, i);
-    json_decref(ok("/generate", body));
+    json_decref(post_ok("/generate", body));
 }
 
 DAEMON_TEST(constrain, kept_grammars_take_a_share_of_body_memory, "--body-memory", "1M")
@@ -201,15 +192,15 @@ DAEMON_TEST(constrain, a_grammar_too_ambiguous_for_a_mask_costs_its_own_request_
     snprintf(body + n, sizeof body - n, "\"}");
     for (int i = 0; i < 2; i++)
         expect_words(post("/generate", body), 400, "invalid_request", "grammar: too ambiguous");
-    json_decref(ok("/generate", "{\"prompt\":\"a\",\"max_tokens\":1,\"regex\":\"a+\"}"));
+    json_decref(post_ok("/generate", "{\"prompt\":\"a\",\"max_tokens\":1,\"regex\":\"a+\"}"));
 }
 
 DAEMON_TEST(constrain, several_choices_and_equal_seeds_give_what_each_gives_alone)
 {
-    json_t *both = ok("/generate", "{\"prompt\":\"Once\",\"seed\":5,\"n\":2,\"json_schema\":" PERSON
-                                   ",\"max_tokens\":200}");
-    json_t *second =
-        ok("/generate", "{\"prompt\":\"Once\",\"seed\":6,\"json_schema\":" PERSON ",\"max_tokens\":200}");
+    json_t *both = post_ok("/generate", "{\"prompt\":\"Once\",\"seed\":5,\"n\":2,\"json_schema\":" PERSON
+                                        ",\"max_tokens\":200}");
+    json_t *second = post_ok("/generate", "{\"prompt\":\"Once\",\"seed\":6,\"json_schema\":" PERSON
+                                          ",\"max_tokens\":200}");
     cr_assert_str_eq(json_text(both, "choices.1.text"), json_text(second, "text"));
     expect_valid(PERSON, json_text(both, "choices.0.text"));
     expect_valid(PERSON, json_text(second, "text"));
@@ -230,7 +221,7 @@ static void ask_long_names(char *out[3])
             "\"membership_confirmed\":{\"type\":\"boolean\"}},\"required\":[\"identification_number\","
             "\"personal_description\",\"membership_confirmed\"],\"additionalProperties\":false}}",
             i);
-        json_t *root = ok("/generate", body);
+        json_t *root = post_ok("/generate", body);
         cr_assert_str_eq(json_text(root, "finish_reason"), "eos");
         out[i] = strdup(json_text(root, "text"));
         json_decref(root);
@@ -263,12 +254,12 @@ DAEMON_TEST(constrain, banned_strings_do_not_occur)
     for (int seed = 0; seed < 6; seed++) {
         char body[400];
         snprintf(body, sizeof body, STORY, seed, "");
-        json_t *plain = ok("/generate", body);
+        json_t *plain = post_ok("/generate", body);
         snprintf(body, sizeof body, STORY, seed, ",\"bad_words\":[\"xyzzy\",\"é\"]");
-        json_t *same = ok("/generate", body);
+        json_t *same = post_ok("/generate", body);
         snprintf(body, sizeof body, STORY, seed,
                  ",\"ignore_eos\":true,\"banned_strings\":[\" little\",\"girl\",\"was a\",\"the\",\".\"]");
-        json_t *without = ok("/generate", body);
+        json_t *without = post_ok("/generate", body);
         cr_assert_str_eq(json_text(plain, "text"), json_text(same, "text"));
         cr_assert_eq(json_number(without, "usage.completion_tokens"), 120);
         for (size_t i = 0; i < sizeof banned / sizeof *banned; i++) {
@@ -307,7 +298,7 @@ DAEMON_TEST(constrain, a_format_holds_in_the_other_dialects)
          "output.0.content.0.text"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        json_t *root = ok(cases[i].path, cases[i].body);
+        json_t *root = post_ok(cases[i].path, cases[i].body);
         expect_valid(PERSON, json_text(root, cases[i].text));
         json_decref(root);
     }

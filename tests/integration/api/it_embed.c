@@ -8,15 +8,6 @@
 #define COMPLETE "/v1/completions"
 #define N_EMBD   256
 
-static json_t *ok(const char *path, const char *body)
-{
-    struct reply r = post(path, body);
-    cr_assert_eq(r.status, 200, "%s: %d: %s", body, r.status, r.body);
-    json_t *root = reply_json(&r);
-    reply_free(&r);
-    return root;
-}
-
 /* A refusal in any form. */
 static void refused(const char *path, const char *body, const char *words)
 {
@@ -66,34 +57,34 @@ static size_t from_base64(const char *s, unsigned char *out)
 DAEMON_TEST(embed, a_vector_has_length_one_and_is_the_same_in_every_form)
 {
     static float plain[N_EMBD], other[N_EMBD], packed[N_EMBD + 1];
-    json_t *root = ok(EMBED, "{\"model\":\"x\",\"input\":\"Once upon a time\"}");
+    json_t *root = post_ok(EMBED, "{\"model\":\"x\",\"input\":\"Once upon a time\"}");
     cr_assert_str_eq(json_text(root, "data.0.object"), "embedding");
     cr_assert_eq(json_number(root, "usage.total_tokens"), 4);
     vector_of(json_at(root, "data.0.embedding"), plain);
     cr_assert_float_eq(length_of(plain, N_EMBD), 1, 1e-6);
     json_decref(root);
-    root = ok(EMBED, "{\"input\":[\"x\",\"Once upon a time\"],\"encoding_format\":\"base64\"}");
+    root = post_ok(EMBED, "{\"input\":[\"x\",\"Once upon a time\"],\"encoding_format\":\"base64\"}");
     cr_assert_eq(from_base64(json_text(root, "data.1.embedding"), (unsigned char *)packed), sizeof plain);
     cr_assert_eq(memcmp(plain, packed, sizeof plain), 0);
     json_decref(root);
-    root = ok("/api/embed", "{\"model\":\"x\",\"input\":\"Once upon a time\",\"options\":{}}");
+    root = post_ok("/api/embed", "{\"model\":\"x\",\"input\":\"Once upon a time\",\"options\":{}}");
     vector_of(json_at(root, "embeddings.0"), other);
     cr_assert_eq(memcmp(plain, other, sizeof plain), 0);
     cr_assert_eq(json_number(root, "prompt_eval_count"), 4);
     json_decref(root);
-    root = ok("/embedding", "{\"content\":\"Once upon a time\"}");
+    root = post_ok("/embedding", "{\"content\":\"Once upon a time\"}");
     vector_of(json_at(root, "0.embedding.0"), other);
     cr_assert_eq(memcmp(plain, other, sizeof plain), 0);
     json_decref(root);
-    root = ok("/embeddings", "{\"model\":\"x\",\"input\":\"Once upon a time\"}");
+    root = post_ok("/embeddings", "{\"model\":\"x\",\"input\":\"Once upon a time\"}");
     vector_of(json_at(root, "0.embedding.0"), other);
     cr_assert_eq(memcmp(plain, other, sizeof plain), 0);
     json_decref(root);
-    root = ok("/embed", "{\"inputs\":[\"Once upon a time\"],\"normalize\":true}");
+    root = post_ok("/embed", "{\"inputs\":[\"Once upon a time\"],\"normalize\":true}");
     vector_of(json_at(root, "0"), other);
     cr_assert_eq(memcmp(plain, other, sizeof plain), 0);
     json_decref(root);
-    root = ok("/api/embeddings", "{\"prompt\":\"Once upon a time\"}"); /* as it is, not of length 1 */
+    root = post_ok("/api/embeddings", "{\"prompt\":\"Once upon a time\"}"); /* as it is, not of length 1 */
     vector_of(json_at(root, "embedding"), other);
     double length = length_of(other, N_EMBD);
     cr_assert_float_neq(length, 1, 1e-2);
@@ -105,10 +96,10 @@ DAEMON_TEST(embed, a_vector_has_length_one_and_is_the_same_in_every_form)
 DAEMON_TEST(embed, fewer_dimensions_are_the_first_ones_made_length_one)
 {
     static float all[N_EMBD];
-    json_t *root = ok(EMBED, "{\"input\":\"Once\"}");
+    json_t *root = post_ok(EMBED, "{\"input\":\"Once\"}");
     vector_of(json_at(root, "data.0.embedding"), all);
     json_decref(root);
-    root = ok(EMBED, "{\"input\":\"Once\",\"dimensions\":8}");
+    root = post_ok(EMBED, "{\"input\":\"Once\",\"dimensions\":8}");
     const json_t *few = json_at(root, "data.0.embedding");
     cr_assert_eq(json_array_size(few), 8);
     for (size_t i = 0; i < 8; i++)
@@ -129,12 +120,12 @@ DAEMON_TEST(embed, many_texts_have_the_vectors_that_each_has_alone, "--slots", "
         at += sprintf(at, "%s\"Tom had %d dogs and a cat named Tim, who was %d years old.\"", i ? "," : "", i,
                       i);
     strcpy(at, "]}");
-    json_t *root = ok(EMBED, body);
+    json_t *root = post_ok(EMBED, body);
     cr_assert_eq(json_array_size(json_at(root, "data")), 100);
     for (size_t i = 0; i < 100; i += 33) {
         snprintf(body, sizeof body,
                  "{\"input\":\"Tom had %zu dogs and a cat named Tim, who was %zu years old.\"}", i, i);
-        json_t *alone = ok(EMBED, body);
+        json_t *alone = post_ok(EMBED, body);
         const json_t *item = json_array_get(json_at(root, "data"), i);
         cr_assert_eq(json_number(item, "index"), i);
         vector_of(json_at(item, "embedding"), many);
@@ -147,13 +138,13 @@ DAEMON_TEST(embed, many_texts_have_the_vectors_that_each_has_alone, "--slots", "
 
 DAEMON_TEST(embed, ids_are_taken_as_texts_are_and_long_texts_are_cut_where_that_is_asked)
 {
-    json_t *root = ok(EMBED, "{\"input\":[[424,440],[1]]}");
+    json_t *root = post_ok(EMBED, "{\"input\":[[424,440],[1]]}");
     cr_assert_eq(json_number(root, "usage.prompt_tokens"), 3);
     json_decref(root);
     char *text = long_prompt("word ", 3000, ""), *body = NULL;
     cr_assert_gt(asprintf(&body, "{\"input\"%s", text + strlen("{\"prompt\"")), 0);
     refused(EMBED, body, "the context has 1024");
-    root = ok("/api/embed", body);
+    root = post_ok("/api/embed", body);
     cr_assert_eq(json_number(root, "prompt_eval_count"), 1024);
     json_decref(root);
     free(text);
@@ -195,7 +186,7 @@ static json_t *alone(const char *prompt, int seed, const char *more)
 {
     char body[256];
     snprintf(body, sizeof body, "{\"prompt\":\"%s\",\"max_tokens\":12,\"seed\":%d%s}", prompt, seed, more);
-    return ok(COMPLETE, body);
+    return post_ok(COMPLETE, body);
 }
 
 static const char *const prompts[] = {"Once", "One day", "Tom and Sue", "The cat", "A big dog"};
@@ -205,7 +196,7 @@ static const char *const prompts[] = {"Once", "One day", "Tom and Sue", "The cat
 
 DAEMON_TEST(several, prompts_have_their_choices_in_order_each_as_alone, "--slots", "2")
 {
-    json_t *root = ok(COMPLETE, SEVERAL "\"n\":2}");
+    json_t *root = post_ok(COMPLETE, SEVERAL "\"n\":2}");
     double n_prompt = 0;
     cr_assert_eq(json_array_size(json_at(root, "choices")), 10);
     for (size_t i = 0; i < 10; i++) {
@@ -271,7 +262,7 @@ DAEMON_TEST(several, a_client_that_leaves_cancels_those_that_wait_too, "--slots"
     close(fd);
     wait_stat("requests.cancelled", 1);
     wait_stat("requests.running", 0);
-    json_decref(ok(COMPLETE, "{\"prompt\":\"a\",\"max_tokens\":2}"));
+    json_decref(post_ok(COMPLETE, "{\"prompt\":\"a\",\"max_tokens\":2}"));
 }
 
 /* [first, text, text, text], each of about 300 tokens but the first. */
@@ -305,8 +296,8 @@ DAEMON_TEST(several, prompts_that_wait_count_in_queue_tokens, "--slots", "1", "-
 /* Each has a matcher of its own; the sanitized daemon finds one that is left. */
 DAEMON_TEST(several, prompts_with_a_constraint_each_match_it)
 {
-    json_t *root =
-        ok(COMPLETE, "{\"prompt\":[\"a\",\"b\",\"c\"],\"n\":2,\"max_tokens\":20,\"regex\":\"[xyz]{3}\"}");
+    json_t *root = post_ok(
+        COMPLETE, "{\"prompt\":[\"a\",\"b\",\"c\"],\"n\":2,\"max_tokens\":20,\"regex\":\"[xyz]{3}\"}");
     cr_assert_eq(json_array_size(json_at(root, "choices")), 6);
     for (size_t i = 0; i < 6; i++) {
         const char *text = json_text(json_array_get(json_at(root, "choices"), i), "text");
@@ -317,7 +308,7 @@ DAEMON_TEST(several, prompts_with_a_constraint_each_match_it)
 
 DAEMON_TEST(several, lists_of_one_are_one_prompt)
 {
-    json_t *root = ok(COMPLETE, "{\"prompt\":[[5,6]],\"max_tokens\":2}");
+    json_t *root = post_ok(COMPLETE, "{\"prompt\":[[5,6]],\"max_tokens\":2}");
     cr_assert_eq(json_number(root, "usage.prompt_tokens"), 2);
     json_decref(root);
     refused(COMPLETE, "{\"prompt\":[[[\"a\",\"b\"]]]}", "prompt[0]");

@@ -2,21 +2,12 @@
 #include "api/api.h"
 #include "integration/harness.h"
 
-static json_t *ok(const char *path, const char *body)
-{
-    struct reply r = body ? post(path, body) : get(path);
-    cr_assert_eq(r.status, 200, "%s: %s", body, r.body);
-    json_t *root = reply_json(&r);
-    reply_free(&r);
-    return root;
-}
-
 DAEMON_TEST(llama, a_completion_has_its_names)
 {
     json_t *root =
-        ok("/completion", "{\"prompt\":\"Once upon a time\",\"n_predict\":4,\"temperature\":0,"
-                          "\"n_probs\":2,\"seed\":-1,\"top_k\":-1,\"repeat_last_n\":-1,\"mirostat\":0,"
-                          "\"samplers\":[\"top_k\"],\"logit_bias\":[[11,0.5],[400,false]]}");
+        post_ok("/completion", "{\"prompt\":\"Once upon a time\",\"n_predict\":4,\"temperature\":0,"
+                               "\"n_probs\":2,\"seed\":-1,\"top_k\":-1,\"repeat_last_n\":-1,\"mirostat\":0,"
+                               "\"samplers\":[\"top_k\"],\"logit_bias\":[[11,0.5],[400,false]]}");
     cr_assert_eq(json_array_size(json_at(root, "tokens")), 4);
     cr_assert_neq(json_number(root, "tokens.1"), 400, "a bias of false bans a token");
     cr_assert_eq(json_array_size(json_at(root, "completion_probabilities.0.top_logprobs")), 2);
@@ -27,12 +18,12 @@ DAEMON_TEST(llama, a_completion_has_its_names)
     cr_assert_eq(json_number(root, "generation_settings.n_predict"), 4);
     cr_assert(json_is_true(json_at(root, "stop")));
     json_decref(root);
-    root = ok("/completion", "{\"prompt\":\"Once\",\"grammar\":\"root ::= \\\"yes\\\"\"}");
+    root = post_ok("/completion", "{\"prompt\":\"Once\",\"grammar\":\"root ::= \\\"yes\\\"\"}");
     cr_assert_str_eq(json_text(root, "content"), "yes");
     cr_assert_str_eq(json_text(root, "stop_type"), "eos");
     json_decref(root);
-    root = ok("/completion", "{\"prompt\":\"Once upon a time\",\"temperature\":0,\"n_predict\":99999,"
-                             "\"stop\":[\" little\"]}");
+    root = post_ok("/completion", "{\"prompt\":\"Once upon a time\",\"temperature\":0,\"n_predict\":99999,"
+                                  "\"stop\":[\" little\"]}");
     cr_assert_str_eq(json_text(root, "stopping_word"), " little");
     cr_assert_str_eq(json_text(root, "stop_type"), "word");
     json_decref(root);
@@ -61,25 +52,25 @@ DAEMON_TEST(llama, a_stream_ends_with_the_event_that_stops)
 DAEMON_TEST(llama, the_template_is_applied_and_nothing_generated)
 {
     json_t *root =
-        ok("/apply-template", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi <|im_end|>\"}]}");
+        post_ok("/apply-template", "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi <|im_end|>\"}]}");
     const char *prompt = json_text(root, "prompt");
     cr_assert(strstr(prompt, "Hi <|im_end|>"), "%s", prompt);
     json_decref(root);
-    root = ok("/stats", NULL);
+    root = get_ok("/stats");
     cr_assert_eq(json_number(root, "requests.running"), 0);
     json_decref(root);
 }
 
 DAEMON_TEST(llama, props_and_slots_tell_of_the_model)
 {
-    json_t *root = ok("/props", NULL);
+    json_t *root = get_ok("/props");
     double n_slots = json_number(root, "total_slots");
     cr_assert_eq(json_number(root, "default_generation_settings.n_ctx"), 1024);
     cr_assert_str_eq(json_text(root, "eos_token"), "<|endoftext|>");
     cr_assert_not_null(strstr(json_text(root, "chat_template"), "<|im_start|>"), "the one in force");
     cr_assert_str_eq(json_text(root, "chat_format"), "none");
     json_decref(root);
-    root = ok("/slots", NULL);
+    root = get_ok("/slots");
     cr_assert_eq(json_array_size(root), (size_t)n_slots);
     cr_assert(json_is_false(json_at(root, "0.is_processing")));
     json_decref(root);
@@ -115,17 +106,18 @@ DAEMON_TEST(llama, bad_input_is_refused_by_name)
 
 DAEMON_TEST(peers, the_facts_that_clients_ask_first)
 {
-    json_t *root = ok("/version", NULL);
+    json_t *root = get_ok("/version");
     cr_assert(json_is_string(json_at(root, "version")));
     json_decref(root);
-    root = ok("/load", NULL);
+    root = get_ok("/load");
     cr_assert_eq(json_number(root, "server_load"), 0);
     json_decref(root);
-    root = ok("/info", NULL);
+    root = get_ok("/info");
     cr_assert_eq(json_number(root, "max_total_tokens"), 1024);
     json_decref(root);
-    json_decref(ok("/ping", NULL));
-    root = ok("/tokenize", "{\"model\":\"m\",\"prompt\":\"Once upon a time\",\"add_special_tokens\":false}");
+    json_decref(get_ok("/ping"));
+    root = post_ok("/tokenize",
+                   "{\"model\":\"m\",\"prompt\":\"Once upon a time\",\"add_special_tokens\":false}");
     cr_assert_eq(json_number(root, "count"), 4);
     cr_assert_eq(json_array_size(json_at(root, "tokens")), 4);
     cr_assert_eq(json_number(root, "max_model_len"), 1024);

@@ -11,15 +11,6 @@
 #define DOG                                                                                                  \
     "\"messages\":[{\"role\":\"user\",\"content\":\"Tell me a story about a dog.\"}],\"temperature\":0"
 
-static json_t *ok(const char *path, const char *body)
-{
-    struct reply r = post(path, body);
-    cr_assert_eq(r.status, 200, "%d: %s", r.status, r.body);
-    json_t *root = reply_json(&r);
-    reply_free(&r);
-    return root;
-}
-
 DAEMON_TEST(openai, models_lists_the_loaded_model)
 {
     struct reply r = get("/v1/models");
@@ -36,7 +27,7 @@ DAEMON_TEST(openai, models_lists_the_loaded_model)
 
 DAEMON_TEST(openai, a_completion_has_16_tokens_unless_asked)
 {
-    json_t *root = ok(COMPLETE, "{\"model\":\"x\",\"prompt\":\"Once upon a time\",\"temperature\":0}");
+    json_t *root = post_ok(COMPLETE, "{\"model\":\"x\",\"prompt\":\"Once upon a time\",\"temperature\":0}");
     cr_assert_str_eq(json_text(root, "object"), "text_completion");
     cr_assert_eq(json_number(root, "usage.completion_tokens"), 16);
     cr_assert_eq(json_number(root, "usage.total_tokens"), 20);
@@ -47,14 +38,14 @@ DAEMON_TEST(openai, a_completion_has_16_tokens_unless_asked)
 
 DAEMON_TEST(openai, an_array_of_one_prompt_is_a_prompt)
 {
-    json_decref(ok(COMPLETE, "{\"model\":\"x\",\"prompt\":[\"Once\"],\"max_tokens\":1}"));
-    json_decref(ok(COMPLETE, "{\"model\":\"x\",\"prompt\":[[424,440]],\"max_tokens\":1}"));
+    json_decref(post_ok(COMPLETE, "{\"model\":\"x\",\"prompt\":[\"Once\"],\"max_tokens\":1}"));
+    json_decref(post_ok(COMPLETE, "{\"model\":\"x\",\"prompt\":[[424,440]],\"max_tokens\":1}"));
 }
 
 DAEMON_TEST(openai, completion_log_probabilities_have_parallel_arrays)
 {
-    json_t *root =
-        ok(COMPLETE, "{\"prompt\":\"Once upon a time\",\"max_tokens\":4,\"temperature\":0,\"logprobs\":2}");
+    json_t *root = post_ok(
+        COMPLETE, "{\"prompt\":\"Once upon a time\",\"max_tokens\":4,\"temperature\":0,\"logprobs\":2}");
     json_t *l = json_at(root, "choices.0.logprobs");
     cr_assert_eq(json_array_size(json_at(l, "tokens")), 4);
     cr_assert_eq(json_array_size(json_at(l, "token_logprobs")), 4);
@@ -72,7 +63,7 @@ DAEMON_TEST(openai, text_offsets_of_a_stream_go_on_from_event_to_event)
     snprintf(body, sizeof body, "{%s,\"stream\":true}", asked);
     struct reply r = post(COMPLETE, body);
     snprintf(body, sizeof body, "{%s}", asked);
-    json_t *whole = ok(COMPLETE, body);
+    json_t *whole = post_ok(COMPLETE, body);
     events_read(&e, &r);
     for (size_t i = 0; i < e.n; i++)
         json_array_extend(offsets, json_at(e.data[i], "choices.0.logprobs.text_offset"));
@@ -86,7 +77,7 @@ DAEMON_TEST(openai, text_offsets_of_a_stream_go_on_from_event_to_event)
 
 DAEMON_TEST(openai, a_chat_answers_and_stops_by_itself)
 {
-    json_t *root = ok(CHAT, "{\"model\":\"x\"," DOG "}");
+    json_t *root = post_ok(CHAT, "{\"model\":\"x\"," DOG "}");
     cr_assert_str_eq(json_text(root, "object"), "chat.completion");
     cr_assert_str_eq(json_text(root, "choices.0.message.role"), "assistant");
     cr_assert_str_eq(json_text(root, "choices.0.finish_reason"), "stop");
@@ -97,10 +88,10 @@ DAEMON_TEST(openai, a_chat_answers_and_stops_by_itself)
 
 DAEMON_TEST(openai, a_chat_is_the_same_prompt_as_its_template_written_out)
 {
-    json_t *chat = ok(CHAT, "{" DOG ",\"max_tokens\":40}");
+    json_t *chat = post_ok(CHAT, "{" DOG ",\"max_tokens\":40}");
     json_t *plain =
-        ok("/generate", "{\"prompt\":\"<|im_start|>user\\nTell me a story about a dog.<|im_end|>\\n"
-                        "<|im_start|>assistant\\n\",\"temperature\":0,\"max_tokens\":40}");
+        post_ok("/generate", "{\"prompt\":\"<|im_start|>user\\nTell me a story about a dog.<|im_end|>\\n"
+                             "<|im_start|>assistant\\n\",\"temperature\":0,\"max_tokens\":40}");
     cr_assert_str_eq(json_text(chat, "choices.0.message.content"), json_text(plain, "text"));
     json_decref(chat);
     json_decref(plain);
@@ -108,9 +99,9 @@ DAEMON_TEST(openai, a_chat_is_the_same_prompt_as_its_template_written_out)
 
 DAEMON_TEST(openai, special_tokens_in_what_users_write_stay_text)
 {
-    json_t *plain = ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":1}");
+    json_t *plain = post_ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":1}");
     json_t *forged =
-        ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"<|im_end|>\"}],\"max_tokens\":1}");
+        post_ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"<|im_end|>\"}],\"max_tokens\":1}");
     cr_assert_gt(json_number(forged, "usage.prompt_tokens"), json_number(plain, "usage.prompt_tokens") + 2);
     json_decref(plain);
     json_decref(forged);
@@ -118,11 +109,11 @@ DAEMON_TEST(openai, special_tokens_in_what_users_write_stay_text)
 
 DAEMON_TEST(openai, content_may_be_an_array_of_text_parts)
 {
-    json_t *a =
-        ok(CHAT,
-           "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"Tell me a story \"},"
-           "{\"type\":\"text\",\"text\":\"about a dog.\"}]}],\"temperature\":0,\"max_tokens\":8}");
-    json_t *b = ok(CHAT, "{" DOG ",\"max_completion_tokens\":8}");
+    json_t *a = post_ok(
+        CHAT,
+        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"Tell me a story \"},"
+        "{\"type\":\"text\",\"text\":\"about a dog.\"}]}],\"temperature\":0,\"max_tokens\":8}");
+    json_t *b = post_ok(CHAT, "{" DOG ",\"max_completion_tokens\":8}");
     cr_assert(json_equal(json_at(a, "choices.0.message"), json_at(b, "choices.0.message")));
     json_decref(a);
     json_decref(b);
@@ -130,7 +121,7 @@ DAEMON_TEST(openai, content_may_be_an_array_of_text_parts)
 
 DAEMON_TEST(openai, chat_log_probabilities_have_bytes_and_alternatives)
 {
-    json_t *root = ok(CHAT, "{" DOG ",\"max_tokens\":3,\"logprobs\":true,\"top_logprobs\":2}");
+    json_t *root = post_ok(CHAT, "{" DOG ",\"max_tokens\":3,\"logprobs\":true,\"top_logprobs\":2}");
     json_t *content = json_at(root, "choices.0.logprobs.content");
     cr_assert_eq(json_array_size(content), 3);
     cr_assert_eq(json_array_size(json_at(content, "0.top_logprobs")), 2);
@@ -156,7 +147,7 @@ DAEMON_TEST(openai, a_chat_stream_begins_with_the_role_and_ends_with_usage_when_
     struct events e;
     struct reply r =
         post(CHAT, "{" DOG ",\"max_tokens\":30,\"stream\":true,\"stream_options\":{\"include_usage\":true}}");
-    json_t *whole = ok(CHAT, "{" DOG ",\"max_tokens\":30}");
+    json_t *whole = post_ok(CHAT, "{" DOG ",\"max_tokens\":30}");
     events_read(&e, &r);
     cr_assert(e.done);
     cr_assert_str_eq(json_text(e.data[0], "choices.0.delta.role"), "assistant");
@@ -176,7 +167,7 @@ DAEMON_TEST(openai, a_completion_stream_joins_to_the_whole)
 {
     struct events e;
     struct reply r = post(COMPLETE, "{\"prompt\":\"Once\",\"temperature\":0,\"stream\":true}");
-    json_t *whole = ok(COMPLETE, "{\"prompt\":\"Once\",\"temperature\":0}");
+    json_t *whole = post_ok(COMPLETE, "{\"prompt\":\"Once\",\"temperature\":0}");
     events_read(&e, &r);
     char *text = joined(&e, "text");
     cr_assert_str_eq(text, json_text(whole, "choices.0.text"));
@@ -189,9 +180,10 @@ DAEMON_TEST(openai, a_completion_stream_joins_to_the_whole)
 
 DAEMON_TEST(openai, labels_are_ignored_and_what_would_change_the_answer_is_refused)
 {
-    json_decref(ok(CHAT, "{" DOG ",\"max_tokens\":1,\"user\":\"u\",\"metadata\":{\"a\":\"b\"},\"store\":true,"
-                         "\"service_tier\":\"auto\",\"parallel_tool_calls\":true,\"tools\":[],\"n\":1,"
-                         "\"response_format\":{\"type\":\"text\"},\"modalities\":[\"text\"],\"top_k\":5}"));
+    json_decref(post_ok(CHAT,
+                        "{" DOG ",\"max_tokens\":1,\"user\":\"u\",\"metadata\":{\"a\":\"b\"},\"store\":true,"
+                        "\"service_tier\":\"auto\",\"parallel_tool_calls\":true,\"tools\":[],\"n\":1,"
+                        "\"response_format\":{\"type\":\"text\"},\"modalities\":[\"text\"],\"top_k\":5}"));
     expect_words(post(CHAT, "{" DOG ",\"tools\":[{\"type\":\"function\"}]}"), 400, "invalid_request",
                  "tools");
     expect_words(post(CHAT, "{" DOG ",\"response_format\":{\"type\":\"xml\"}}"), 400, "invalid_request",
@@ -205,9 +197,9 @@ DAEMON_TEST(openai, labels_are_ignored_and_what_would_change_the_answer_is_refus
 
 DAEMON_TEST(openai, what_asks_for_nothing_passes_and_anything_else_is_named)
 {
-    json_decref(ok(CHAT, "{" DOG ",\"max_tokens\":1,\"tool_choice\":\"auto\",\"function_call\":\"none\","
-                         "\"reasoning_effort\":\"none\",\"verbosity\":\"medium\",\"functions\":[],"
-                         "\"web_search_options\":null,\"audio\":null}"));
+    json_decref(post_ok(CHAT, "{" DOG ",\"max_tokens\":1,\"tool_choice\":\"auto\",\"function_call\":\"none\","
+                              "\"reasoning_effort\":\"none\",\"verbosity\":\"medium\",\"functions\":[],"
+                              "\"web_search_options\":null,\"audio\":null}"));
     static const struct {
         const char *member, *words;
     } refused[] = {
@@ -323,7 +315,7 @@ DAEMON_TEST(openai, a_chat_has_llama_servers_timings)
 
 DAEMON_TEST(openai, a_model_is_named_by_a_string)
 {
-    json_decref(ok(COMPLETE, "{\"model\":null,\"prompt\":\"a\",\"max_tokens\":1}"));
+    json_decref(post_ok(COMPLETE, "{\"model\":null,\"prompt\":\"a\",\"max_tokens\":1}"));
     expect_words(post(COMPLETE, "{\"model\":5,\"prompt\":\"a\"}"), 400, "invalid_request",
                  "model must be a string (got 5)");
     expect_words(post(CHAT, "{\"model\":[]," DOG "}"), 400, "invalid_request",
@@ -400,22 +392,22 @@ DAEMON_TEST(openai, what_is_wrong_inside_another_object_has_its_place)
 /* As clients send an assistant's earlier answer back: with everything the reply had. */
 DAEMON_TEST(openai, an_assistant_message_may_have_null_content_and_labels)
 {
-    json_decref(ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"name\":\"ann\"},"
-                         "{\"role\":\"assistant\",\"content\":null,\"refusal\":null,\"annotations\":[],"
-                         "\"audio\":null,\"function_call\":null,\"tool_calls\":null},"
-                         "{\"role\":\"user\",\"content\":\"b\"}],\"max_tokens\":1}"));
+    json_decref(post_ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"name\":\"ann\"},"
+                              "{\"role\":\"assistant\",\"content\":null,\"refusal\":null,\"annotations\":[],"
+                              "\"audio\":null,\"function_call\":null,\"tool_calls\":null},"
+                              "{\"role\":\"user\",\"content\":\"b\"}],\"max_tokens\":1}"));
 }
 
 DAEMON_TEST(openai, unknown_members_of_messages_pass_when_the_configuration_says_so, "--unknown-fields",
             "ignore")
 {
     json_decref(
-        ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"foo\":1}],\"max_tokens\":1}"));
+        post_ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"foo\":1}],\"max_tokens\":1}"));
 }
 
 DAEMON_TEST(openai, the_two_names_of_max_tokens_must_agree)
 {
-    json_decref(ok(CHAT, "{" DOG ",\"max_tokens\":1,\"max_completion_tokens\":1}"));
+    json_decref(post_ok(CHAT, "{" DOG ",\"max_tokens\":1,\"max_completion_tokens\":1}"));
     expect_words(post(CHAT, "{" DOG ",\"max_tokens\":1,\"max_completion_tokens\":2}"), 400, "invalid_request",
                  "but 1 and 2 are given");
 }
@@ -423,8 +415,9 @@ DAEMON_TEST(openai, the_two_names_of_max_tokens_must_agree)
 DAEMON_TEST(openai, prompt_log_probabilities_are_those_of_generate)
 {
     json_t *want = generate("{\"prompt\":\"Once upon a time\",\"max_tokens\":1,\"prompt_logprobs\":2}");
-    json_t *got = ok(COMPLETE, "{\"prompt\":\"Once upon a time\",\"max_tokens\":1,\"prompt_logprobs\":2}");
-    json_t *chat = ok(CHAT, "{" DOG ",\"max_tokens\":1,\"prompt_logprobs\":1}");
+    json_t *got =
+        post_ok(COMPLETE, "{\"prompt\":\"Once upon a time\",\"max_tokens\":1,\"prompt_logprobs\":2}");
+    json_t *chat = post_ok(CHAT, "{" DOG ",\"max_tokens\":1,\"prompt_logprobs\":1}");
     json_t *list = json_at(got, "prompt_logprobs");
     cr_assert_eq(json_array_size(list), 4);
     cr_assert(json_is_null(json_at(list, "0")));
@@ -485,11 +478,11 @@ Test(openai, a_model_file_cut_short_after_the_load_hurts_nobody)
     int fd = copy_model(path);
     daemon_start((const char *[]){"--model", path, NULL});
     cr_assert_eq(ftruncate(fd, 0), 0);
-    json_t *chat = ok(CHAT, "{" DOG ",\"max_tokens\":4}");
+    json_t *chat = post_ok(CHAT, "{" DOG ",\"max_tokens\":4}");
     cr_assert_eq(json_number(chat, "usage.completion_tokens"), 4);
     json_decref(chat);
-    json_decref(ok(COMPLETE, "{\"prompt\":\"Once\",\"logprobs\":3,\"max_tokens\":4}"));
-    json_decref(ok("/tokenize", "{\"content\":\"Once upon a <|im_start|> time\"}"));
+    json_decref(post_ok(COMPLETE, "{\"prompt\":\"Once\",\"logprobs\":3,\"max_tokens\":4}"));
+    json_decref(post_ok("/tokenize", "{\"content\":\"Once upon a <|im_start|> time\"}"));
     struct reply stats = get("/stats"), models = get("/v1/models");
     cr_assert(stats.status == 200 && models.status == 200);
     reply_free(&stats);
@@ -501,8 +494,8 @@ Test(openai, a_model_file_cut_short_after_the_load_hurts_nobody)
 
 DAEMON_TEST(openai, a_completion_echoes_its_prompt_once)
 {
-    json_t *root = ok(COMPLETE, "{\"prompt\":\"Once upon a time\",\"max_tokens\":3,\"temperature\":0,"
-                                "\"echo\":true,\"n\":2}");
+    json_t *root = post_ok(COMPLETE, "{\"prompt\":\"Once upon a time\",\"max_tokens\":3,\"temperature\":0,"
+                                     "\"echo\":true,\"n\":2}");
     cr_assert_str_eq(json_text(root, "choices.0.text"), "Once upon a time, there was");
     cr_assert_str_eq(json_text(root, "choices.1.text"), "Once upon a time, there was");
     json_decref(root);

@@ -3,20 +3,11 @@
 
 #define COMPLETE "/v1/completions"
 
-static json_t *ok(const char *path, const char *body)
-{
-    struct reply r = post(path, body);
-    cr_assert_eq(r.status, 200, "%s: %d: %s", body, r.status, r.body);
-    json_t *root = reply_json(&r);
-    reply_free(&r);
-    return root;
-}
-
 static void text(const char *path, const char *member, const char *fields, char out[512])
 {
     char body[512];
     snprintf(body, sizeof body, "{\"prompt\":\"Once upon a time\",\"max_tokens\":40,\"seed\":5,%s}", fields);
-    json_t *root = ok(path, body);
+    json_t *root = post_ok(path, body);
     snprintf(out, 512, "%s", json_text(root, member));
     json_decref(root);
 }
@@ -68,7 +59,7 @@ static size_t n_leading(const char *fields, char letter)
     char body[256];
     size_t n = 0;
     snprintf(body, sizeof body, "{\"prompt\":\"b\",\"max_tokens\":16,\"temperature\":0%s}", fields);
-    json_t *root = ok("/generate", body);
+    json_t *root = post_ok("/generate", body);
     while (json_text(root, "text")[n] == letter)
         n++;
     json_decref(root);
@@ -85,8 +76,8 @@ DAEMON_TEST(samplers, dry_ends_a_repetition)
 
 DAEMON_TEST(samplers, a_constrained_text_is_sampled_by_them_within_its_language)
 {
-    json_t *root = ok("/generate", "{\"prompt\":\"Once\",\"regex\":\"[ab]{10}\",\"xtc_probability\":1,"
-                                   "\"top_n_sigma\":1,\"temperature\":2,\"n\":3}");
+    json_t *root = post_ok("/generate", "{\"prompt\":\"Once\",\"regex\":\"[ab]{10}\",\"xtc_probability\":1,"
+                                        "\"top_n_sigma\":1,\"temperature\":2,\"n\":3}");
     for (size_t i = 0; i < 3; i++) {
         const char *s = json_text(json_array_get(json_at(root, "choices"), i), "text");
         cr_assert_eq(strspn(s, "ab"), 10, "%s", s);
@@ -105,9 +96,9 @@ Test(samplers, a_budget_closes_the_reasoning)
     daemon_start((const char *[]){"--chat-format", "think", "--chat-template", path, NULL});
     (void)unlink(path);
     json_t *root =
-        ok("/v1/chat/completions",
-           "{\"messages\":[{\"role\":\"user\",\"content\":\"Once upon a time\"}],\"max_tokens\":60,"
-           "\"temperature\":0,\"thinking_budget\":7}");
+        post_ok("/v1/chat/completions",
+                "{\"messages\":[{\"role\":\"user\",\"content\":\"Once upon a time\"}],\"max_tokens\":60,"
+                "\"temperature\":0,\"thinking_budget\":7}");
     char *whole = json_dumps(root, 0);
     double n = json_number(root, "usage.completion_tokens_details.reasoning_tokens");
     cr_assert(n >= 7 && n <= 16, "%s", whole); /* and those of the mark, which this vocabulary spells */
@@ -115,9 +106,9 @@ Test(samplers, a_budget_closes_the_reasoning)
     cr_assert_gt(strlen(json_text(root, "choices.0.message.content")), 0, "%s", whole);
     free(whole);
     json_decref(root);
-    root = ok("/v1/messages",
-              "{\"messages\":[{\"role\":\"user\",\"content\":\"Once upon a time\"}],\"max_tokens\":60,"
-              "\"temperature\":0,\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":7}}");
+    root = post_ok("/v1/messages",
+                   "{\"messages\":[{\"role\":\"user\",\"content\":\"Once upon a time\"}],\"max_tokens\":60,"
+                   "\"temperature\":0,\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":7}}");
     whole = json_dumps(root, 0);
     cr_assert_str_eq(json_text(root, "content.0.type"), "thinking", "%s", whole);
     cr_assert_str_eq(json_text(root, "content.1.type"), "text", "%s", whole);

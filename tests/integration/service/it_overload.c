@@ -1,15 +1,6 @@
 /* Order and refusals of requests when there is more work than slots. */
 #include "integration/harness.h"
 
-static int send_as(const char *id, const char *body)
-{
-    char head[64];
-    int fd = client_connect(daemon_.port);
-    snprintf(head, sizeof head, "X-Request-Id: %s\r\n", id);
-    client_request(fd, "POST", "/generate", head, body);
-    return fd;
-}
-
 static double queue_ms(int fd)
 {
     struct reply r;

@@ -1,3 +1,4 @@
+/* The name of the CPU, as /proc/cpuinfo has it. */
 #include "base/cpu_name.h"
 
 #include <criterion/criterion.h>

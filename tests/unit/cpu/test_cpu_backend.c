@@ -101,19 +101,9 @@ Test(cpu_backend, loading_reports_pieces_of_a_large_weight)
     model_close(m);
 }
 
-static bool has_isa(const char *isa)
-{
-    struct backend_config cfg = {.isa = isa, .n_slots = 1, .n_ctx = 64, .n_threads = 1};
-    struct backend *be = NULL;
-    int rc = cpu_backend.open(&be, &cfg, NULL);
-    if (rc == 0)
-        cpu_backend.close(be);
-    return rc == 0;
-}
-
 static void expect_isa_gives_scalar_bits(const char *isa)
 {
-    if (has_isa(isa))
+    if (decoder_run_has_isa(isa))
         expect_same_bits((struct decoder_run_config){.isa = "scalar"}, 16,
                          (struct decoder_run_config){.isa = isa}, 16);
     else

@@ -23,16 +23,6 @@ static const int32_t *text(void)
     return tokens;
 }
 
-static bool has_isa(const char *isa)
-{
-    struct backend_config cfg = {.isa = isa, .n_slots = 1, .n_ctx = 64, .n_threads = 1};
-    struct backend *be = NULL;
-    int rc = cpu_backend.open(&be, &cfg, NULL);
-    if (rc == 0)
-        cpu_backend.close(be);
-    return rc == 0;
-}
-
 /* The last rows have logits in every run. */
 static void expect_tail(const float *wanted, const float *found, const char *what)
 {
@@ -66,7 +56,7 @@ static void check_shape(const char *shape, const char *quant)
         expect_same(wanted, c, 75, "eager, scalar");
         expect_same(wanted, (struct decoder_run_config){.path = path, .isa = "scalar"}, 32, "scalar");
     }
-    if (has_isa("avx2"))
+    if (decoder_run_has_isa("avx2"))
         expect_same(wanted, (struct decoder_run_config){.path = path, .isa = "avx2"}, 2, "avx2");
     free(wanted);
     (void)unlink(path);
@@ -357,6 +347,6 @@ Test(delta_net, kernels_equal_the_reference_in_every_bit)
 {
     static const char *const names[] = {"scalar", "avx2", "avxvnni", "avx512vnni"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (has_isa(names[i]))
+        if (decoder_run_has_isa(names[i]))
             check_kernel(ops_find(names[i]));
 }

@@ -29,16 +29,6 @@ static const char *path_of(const char *name)
     return path;
 }
 
-static bool has_isa(const char *isa)
-{
-    struct backend_config cfg = {.isa = isa, .n_slots = 1, .n_ctx = 64, .n_threads = 1};
-    struct backend *be = NULL;
-    int rc = cpu_backend.open(&be, &cfg, NULL);
-    if (rc == 0)
-        cpu_backend.close(be);
-    return rc == 0;
-}
-
 /* The logits of the 32 last tokens: earlier ones may have none. */
 static void expect_same(const char *name, const float *wanted, struct decoder_run_config c, uint32_t chunk,
                         const char *what)
@@ -65,7 +55,7 @@ static void check_family(const char *name, enum kv_type type)
         expect_same(name, wanted, isa, 32, "scalar");
     expect_same(name, wanted, threads, 1, "three threads, row by row");
     isa.isa = "avx2";
-    if (has_isa("avx2"))
+    if (decoder_run_has_isa("avx2"))
         expect_same(name, wanted, isa, 8, "avx2");
     free(wanted);
 }
