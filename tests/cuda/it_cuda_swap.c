@@ -16,12 +16,6 @@ static void start(const char *slots)
     daemon_start((const char *[]){CUDA, "--slots", slots, "--admin-key-file", key, "--model", first, NULL});
 }
 
-static void finish(void)
-{
-    daemon_stop();
-    admin_close();
-}
-
 static char *ask(const char *path)
 {
     json_t *root = generate(ASK "4}");
@@ -76,7 +70,7 @@ Test(cuda_swap, the_old_model_goes_before_the_new_one_comes)
     free(print);
     free(other);
     free(after);
-    finish();
+    admin_finish();
 }
 
 Test(cuda_swap, what_waits_is_refused_and_what_runs_ends)
@@ -101,7 +95,7 @@ Test(cuda_swap, what_waits_is_refused_and_what_runs_ends)
     end_stream(fd, &r);
     admin_wait("idle");
     cr_assert(admin_is("model", "second.gguf"));
-    finish();
+    admin_finish();
 }
 
 Test(cuda_swap, a_broken_file_disturbs_nobody)
@@ -116,7 +110,7 @@ Test(cuda_swap, a_broken_file_disturbs_nobody)
     reply_free(&h);
     admin_expect(client_once(daemon_.port, "DELETE", "/requests/long", ADMIN_KEY, NULL), 202);
     end_stream(fd, &r);
-    finish();
+    admin_finish();
 }
 
 /* The first model takes 6 MiB with all it needs. The demo model takes more than there is, though its file is
@@ -134,7 +128,7 @@ Test(cuda_swap, a_model_that_does_not_fit_brings_the_old_one_back)
     cr_assert(admin_is("model", "first.gguf"));
     free(before);
     free(after);
-    finish();
+    admin_finish();
 }
 
 Test(cuda_swap, a_file_larger_than_the_device_costs_no_outage)
@@ -147,7 +141,7 @@ Test(cuda_swap, a_file_larger_than_the_device_costs_no_outage)
     cr_assert_null(strstr(log, "restoring"), "%s", log);
     free(log);
     free(ask("text"));
-    finish();
+    admin_finish();
 }
 
 Test(cuda_swap, a_model_put_away_leaves_the_device_and_comes_back_with_the_same_tokens)
@@ -168,7 +162,7 @@ Test(cuda_swap, a_model_put_away_leaves_the_device_and_comes_back_with_the_same_
     free(after);
     admin_expect(admin_post("/admin/suspend", ""), 202);
     admin_wait("idle");
-    finish();
+    admin_finish();
 }
 
 Test(cuda_swap, sigterm_while_the_old_model_drains_leaves_in_order)

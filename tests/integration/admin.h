@@ -2,9 +2,9 @@
  * to end. */
 #pragma once
 #include "harness.h"
+#include "support/models/made_model.h"
 #include "support/temporary_dir.h"
 
-#include <libgen.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
@@ -45,17 +45,22 @@ static inline const char *admin_copy(const char *from, const char *name, size_t 
     return to;
 }
 
-/* A model with random weights and a long context in admin_dir. */
-static inline const char *admin_make_model(const char *shape, const char *name)
+/* A model with random weights in admin_dir. */
+static inline const char *admin_make_model(const char *shape, const char *name, uint32_t n_ctx)
 {
     static char path[128];
-    char self[512], command[1024];
-    snprintf(self, sizeof self, "%s", HEARTHD_BINARY);
+    char flags[32];
     snprintf(path, sizeof path, "%s/%s", admin_dir, name);
-    snprintf(command, sizeof command, "%s/mkmodel --shape %s --quant q4_k_m --n-ctx 16384 --out %s",
-             dirname(self), shape, path);
-    cr_assert_eq(system(command), 0, "%s", command);
+    snprintf(flags, sizeof flags, "--n-ctx %u", n_ctx);
+    make_model(path, shape, "q4_k_m", flags);
     return path;
+}
+
+/* Ends the daemon in order and removes admin_dir. */
+static inline void admin_finish(void)
+{
+    daemon_stop();
+    admin_close();
 }
 
 /* Limits what the process may map from here on: so much more than now. */

@@ -2,10 +2,8 @@
  * by a deadline: computing stops, slots and pages return, and it is counted as what it was. The model has
  * random weights and a long context, so that a prompt is long enough to be caught half computed. */
 #include "integration/harness.h"
+#include "support/models/made_model.h"
 
-#include <libgen.h>
-
-#define N_CTX  16384
 #define PROMPT 16000 /* tokens: seconds of prefill */
 
 static char model[64];
@@ -17,12 +15,8 @@ static void remove_model(void)
 
 static void start(const char *flag, const char *value)
 {
-    char self[512], command[1024];
     snprintf(model, sizeof model, "/tmp/hearth-cancel-%d.gguf", (int)getpid());
-    snprintf(self, sizeof self, "%s", HEARTHD_BINARY);
-    snprintf(command, sizeof command, "%s/mkmodel --shape tiny-llama3 --quant q4_k_m --n-ctx %d --out %s",
-             dirname(self), N_CTX, model);
-    cr_assert_eq(system(command), 0, "%s", command);
+    make_model(model, "tiny-llama3", "q4_k_m", "--n-ctx 16384");
     atexit(remove_model);
     /* No drafts: the model repeats itself, and a long text would be over before it can be cut off. */
     daemon_start((const char *[]){"--model", model, "--n-ctx", "16384", "--kv-memory", "100M",

@@ -21,12 +21,6 @@ static void start(const char *flag, const char *value)
                                   flag, value, NULL});
 }
 
-static void finish(void)
-{
-    daemon_stop();
-    admin_close();
-}
-
 /* Member `path` of a reply of /generate, to free. */
 static char *ask(const char *body, const char *path)
 {
@@ -117,7 +111,7 @@ Test(models, a_request_runs_on_the_model_it_names)
     free(a);
     free(b);
     free(name);
-    finish();
+    admin_finish();
 }
 
 /* Its name is looked for on the pool, behind the prompt. */
@@ -137,7 +131,7 @@ Test(models, a_long_body_finds_its_model_too)
     expect_reply("/embed", "{\"model\":\"z\",\"inputs\":\"hi\"}", 404, "no model z");
     expect_reply("/embedding", "{\"model\":\"a\",\"content\":\"hi\"}", 200, "\"embedding\"");
     expect_reply("/v1/completions", "{\"model\":7,\"prompt\":\"x\"}", 400, "model must be a string");
-    finish();
+    admin_finish();
 }
 
 Test(models, lists_show_what_there_is_and_what_is_loaded)
@@ -160,7 +154,7 @@ Test(models, lists_show_what_there_is_and_what_is_loaded)
     char *log = daemon_read_log();
     cr_assert(strstr(log, "a, b, broken"), "%s", log);
     free(log);
-    finish();
+    admin_finish();
 }
 
 /* The list at `member` of a reply that is written part by part. */
@@ -222,7 +216,7 @@ Test(models, many_files_are_not_read_on_the_loop)
     admin_copy(QWEN, "newest.gguf", SIZE_MAX);
     expect_reply("/generate", STORY("newest", ",\"max_tokens\":1"), 200, "\"model\":\"newest\"");
     expect_reply("/generate", STORY("zz", ""), 404, "no model zz (there are: a, m000");
-    finish();
+    admin_finish();
 }
 
 Test(models, a_name_that_is_none_is_a_404_of_its_dialect_and_names_what_there_is)
@@ -233,7 +227,7 @@ Test(models, a_name_that_is_none_is_a_404_of_its_dialect_and_names_what_there_is
                  "{\"type\":\"error\",\"error\":{\"type\":\"not_found_error\"");
     expect_reply("/api/chat", CHAT("zz"), 404, "{\"error\":\"no model zz");
     expect_reply("/generate", STORY("zz", ""), 404, "\"param\":\"model\"");
-    finish();
+    admin_finish();
 }
 
 Test(models, nothing_outside_of_the_directory_is_found)
@@ -253,7 +247,7 @@ Test(models, nothing_outside_of_the_directory_is_found)
     expect_reply("/generate", STORY("../outside.gguf", ""), 404, "(there are: in)");
     expect_reply("/generate", STORY("link", ""), 404, "(there are: in)");
     expect_reply("/generate", STORY("/etc/passwd", ""), 404, "(there are: in)");
-    finish();
+    admin_finish();
 }
 
 Test(models, a_directory_without_a_model_ends_the_start)
@@ -275,13 +269,13 @@ Test(models, a_name_is_found_however_it_is_written_and_must_be_a_string)
     expect_reply("/v1/messages", "{\"model\":7,\"messages\":[],\"max_tokens\":1}", 400,
                  "model must be a string");
     expect_reply("/api/chat", "{\"model\":[\"b\"],\"messages\":[]}", 400, "model must be a string");
-    finish();
+    admin_finish();
 }
 
 Test(models, texts_are_those_of_the_model_they_name)
 {
     start(NULL, NULL);
-    admin_make_model("tiny-llama3", "b.gguf"); /* its context is another */
+    admin_make_model("tiny-llama3", "b.gguf", 16384); /* its context is another */
     expect_reply("/tokenize", "{\"model\":\"zz\",\"content\":\"Once upon\"}", 404, "no model zz");
     expect_reply("/tokenize", "{\"model\":\"b\",\"content\":\"Once upon\"}", 409, "model b is not loaded");
     expect_reply("/generate", STORY("b", ",\"max_tokens\":1"), 200, "");
@@ -302,7 +296,7 @@ Test(models, texts_are_those_of_the_model_they_name)
     reply_free(&a);
     reply_free(&b);
     reply_free(&none);
-    finish();
+    admin_finish();
 }
 
 /* ---- side by side ---- */
@@ -353,7 +347,7 @@ Test(models, streams_of_two_models_at_once_are_those_of_each_alone)
     }
     free(alone[0]);
     free(alone[1]);
-    finish();
+    admin_finish();
 }
 
 Test(models, one_that_is_idle_is_unloaded_and_comes_back)
@@ -370,7 +364,7 @@ Test(models, one_that_is_idle_is_unloaded_and_comes_back)
     cr_assert_str_eq(before, after);
     free(before);
     free(after);
-    finish();
+    admin_finish();
 }
 
 Test(models, a_file_that_is_no_model_costs_its_own_requests)
@@ -381,7 +375,7 @@ Test(models, a_file_that_is_no_model_costs_its_own_requests)
     expect_get("/metrics", "hearth_model_load_failures_total{model=\"broken\"} 1\n");
     admin_copy(LLAMA, "broken.gguf", SIZE_MAX);
     expect_reply("/v1/chat/completions", CHAT("broken"), 200, "");
-    finish();
+    admin_finish();
 }
 
 Test(models, admin_routes_leave_the_choice_to_requests)
@@ -392,7 +386,7 @@ Test(models, admin_routes_leave_the_choice_to_requests)
     cr_assert(admin_is("model", "a"));
     admin_expect(admin_swap("a.gguf"), 409);
     admin_expect(admin_post("/admin/suspend", ""), 409);
-    finish();
+    admin_finish();
 }
 
 /* ---- in turns ---- */
@@ -402,7 +396,7 @@ Test(models, admin_routes_leave_the_choice_to_requests)
 static void start_without_room(void)
 {
     admin_open();
-    admin_make_model("tiny-llama3", "a.gguf");
+    admin_make_model("tiny-llama3", "a.gguf", 16384);
     admin_copy(QWEN, "b.gguf", SIZE_MAX);
     daemon_start((const char *[]){"--model", "", "--models", admin_dir, "--n-ctx", "16384", "--slots", "1",
                                   "--kv-memory", "192M", NULL});
@@ -457,7 +451,7 @@ Test(models, without_room_the_next_model_waits_for_what_runs_and_then_serves_in_
     close(other);
     close(late);
     wait_state("b", "file");
-    finish();
+    admin_finish();
 }
 
 Test(models, one_that_no_longer_waits_lets_the_other_go_on)
@@ -473,7 +467,7 @@ Test(models, one_that_no_longer_waits_lets_the_other_go_on)
     wait_state("a", "ready");
     end_long_stream(fd, &stream);
     expect_reply("/generate", STORY("a", ",\"max_tokens\":4"), 200, "\"model\":\"a\"");
-    finish();
+    admin_finish();
 }
 
 Test(models, one_that_waits_can_be_cancelled)
@@ -492,7 +486,7 @@ Test(models, one_that_waits_can_be_cancelled)
     reply_free(&r);
     close(other);
     end_long_stream(fd, &stream);
-    finish();
+    admin_finish();
 }
 
 /* ---- room on disk ---- */
@@ -545,8 +539,8 @@ static void start_crowd(struct crowd *c, const char *flag, const char *value, co
                         const char *value2)
 {
     const char *key = admin_open();
-    admin_make_model("tiny-llama3", "a.gguf");
-    admin_make_model("tiny-llama3", "b.gguf");
+    admin_make_model("tiny-llama3", "a.gguf", 16384);
+    admin_make_model("tiny-llama3", "b.gguf", 16384);
     admin_copy(QWEN, "c.gguf", SIZE_MAX);
     daemon_start((const char *[]){"--model", "", "--models", admin_dir, "--n-ctx", "16384", "--slots", "4",
                                   "--kv-memory", "96M", "--admin-key-file", key, flag, value, flag2, value2,
@@ -560,7 +554,7 @@ static void finish_crowd(struct crowd *c)
 {
     for (int i = 0; i < 2; i++)
         end_long_stream(c->fds[i], &c->streams[i]);
-    finish();
+    admin_finish();
 }
 
 Test(models, a_queue_for_a_model_that_is_not_there_leaves_the_loaded_ones_theirs)
@@ -649,7 +643,7 @@ Test(models, one_that_does_not_fit_beside_either_waits_in_its_turn)
         close(fds[i]);
     }
     end_long_stream(crowd.fds[0], &crowd.streams[0]);
-    finish();
+    admin_finish();
 }
 
 Test(models, a_stream_that_waits_for_its_model_is_kept_alive)
@@ -691,7 +685,7 @@ Test(models, a_stream_that_waits_for_its_model_is_kept_alive)
         close(fds[i]);
     }
     end_long_stream(crowd.fds[0], &crowd.streams[0]);
-    finish();
+    admin_finish();
 }
 
 /* ---- models that cannot be had ---- */
@@ -717,19 +711,16 @@ Test(models, a_file_that_is_no_model_takes_no_others_place)
     log = daemon_read_log();
     cr_assert(!strstr(log, log_words), "%s", log);
     free(log);
-    finish();
+    admin_finish();
 }
 
 Test(models, one_that_does_not_fit_alone_takes_no_others_place_twice)
 {
-    char self[512], command[1024];
+    char path[128];
     admin_open();
     admin_copy(QWEN, "a.gguf", SIZE_MAX);
-    snprintf(self, sizeof self, "%s", HEARTHD_BINARY);
-    snprintf(command, sizeof command,
-             "%s/mkmodel --shape tiny-qwen3-deep --quant f32 --layers 400 --out %s/b.gguf", dirname(self),
-             admin_dir);
-    cr_assert_eq(system(command), 0, "%s", command);
+    snprintf(path, sizeof path, "%s/b.gguf", admin_dir);
+    make_model(path, "tiny-qwen3-deep", "f32", "--layers 400");
     daemon_start(
         (const char *[]){"--model", "", "--models", admin_dir, "--slots", "1", "--kv-memory", "64M", NULL});
     admin_limit_memory(16 << 20); /* with a's place b, of 47 MB, still lacks some */
@@ -746,7 +737,7 @@ Test(models, one_that_does_not_fit_alone_takes_no_others_place_twice)
     cr_assert(gone && !strstr(gone + 1, "a is unloaded"), "%s", log);
     free(log);
     expect_reply("/generate", STORY("a", ",\"max_tokens\":1"), 200, "\"model\":\"a\"");
-    finish();
+    admin_finish();
 }
 
 /* ---- the end ---- */
@@ -783,14 +774,11 @@ Test(models, sigterm_while_a_model_is_loaded_leaves_in_order)
 Test(models, a_model_that_is_loaded_during_the_drain_is_closed_at_once)
 {
     struct reply stream;
-    char self[512], command[1024];
+    char path[128];
     const char *key = admin_open();
-    admin_make_model("tiny-llama3", "a.gguf");
-    snprintf(self, sizeof self, "%s", HEARTHD_BINARY);
-    snprintf(command, sizeof command,
-             "%s/mkmodel --shape tiny-qwen3-deep --quant f32 --layers 400 --out %s/b.gguf", dirname(self),
-             admin_dir);
-    cr_assert_eq(system(command), 0, "%s", command);
+    admin_make_model("tiny-llama3", "a.gguf", 16384);
+    snprintf(path, sizeof path, "%s/b.gguf", admin_dir);
+    make_model(path, "tiny-qwen3-deep", "f32", "--layers 400");
     daemon_start((const char *[]){"--model", "", "--models", admin_dir, "--n-ctx", "16384", "--slots", "1",
                                   "--admin-key-file", key, SLOW, NULL});
     int fd = begin_long_stream(&stream);

@@ -4,20 +4,10 @@
 #include "integration/admin.h"
 
 #include <dirent.h>
-#include <libgen.h>
 
 #define QWEN35 "qwen35.gguf"
 #define NEXT   "qwen3next.gguf"
 #define DENSE  "dense.gguf"
-
-static void make_model(const char *shape, const char *name)
-{
-    char self[512], command[1024];
-    snprintf(self, sizeof self, "%s", HEARTHD_BINARY);
-    snprintf(command, sizeof command, "%s/mkmodel --shape %s --quant q4_k_m --n-ctx 1024 --out %s/%s",
-             dirname(self), shape, admin_dir, name);
-    cr_assert_eq(system(command), 0, "%s", command);
-}
 
 static void start(const char *flag, const char *value)
 {
@@ -31,15 +21,9 @@ static void start(const char *flag, const char *value)
 static void make_models(void)
 {
     (void)admin_open();
-    make_model("tiny-qwen35", QWEN35);
-    make_model("tiny-qwen3next", NEXT);
-    make_model("tiny-qwen3", DENSE);
-}
-
-static void finish(void)
-{
-    daemon_stop();
-    admin_close();
+    admin_make_model("tiny-qwen35", QWEN35, 1024);
+    admin_make_model("tiny-qwen3next", NEXT, 1024);
+    admin_make_model("tiny-qwen3", DENSE, 1024);
 }
 
 #define N_PROMPT 300
@@ -88,7 +72,7 @@ Test(recurrent, a_prompt_that_was_computed_costs_nothing, .init = make_models)
     cr_assert_eq(metric("hearth_recurrent_snapshots_kept"), stat_number("kv.snapshots"));
     expect_text(alone, N_CACHED, GREEDY);
     free(alone);
-    finish();
+    admin_finish();
 }
 
 Test(recurrent, choices_share_the_state_behind_their_prompt, .init = make_models)
@@ -105,7 +89,7 @@ Test(recurrent, choices_share_the_state_behind_their_prompt, .init = make_models
         free(alone);
     }
     json_decref(root);
-    finish();
+    admin_finish();
 }
 
 /* A client leaves while its text is written; the prompt then goes on from the state that it left. */
@@ -128,7 +112,7 @@ Test(recurrent, a_client_that_leaves_changes_no_text, .init = make_models)
     wait_stat("requests.running", 0);
     expect_text(alone, N_CACHED, GREEDY);
     free(alone);
-    finish();
+    admin_finish();
 }
 
 Test(recurrent, neither_another_model_nor_a_restart_changes_the_text, .init = make_models)
@@ -152,7 +136,7 @@ Test(recurrent, neither_another_model_nor_a_restart_changes_the_text, .init = ma
     free(first);
     free(dense);
     free(next);
-    finish();
+    admin_finish();
 }
 
 /* Files that a prompt leaves: its full pages, and the state behind the last, in parts as large as pages. */
@@ -200,5 +184,5 @@ Test(recurrent, a_restart_goes_on_from_the_state_on_the_disk, .init = make_model
     expect_text(first, 0, GREEDY);
     cr_assert_eq(stat_number("prefix_disk.errors"), 0);
     free(first);
-    finish();
+    admin_finish();
 }

@@ -14,12 +14,6 @@ static void start(const char *model, const char *flag, const char *value)
                                   "--queue-limit", "8", flag, value, NULL});
 }
 
-static void finish(void)
-{
-    daemon_stop();
-    admin_close();
-}
-
 #define STORY "{\"prompt\":[1,22,29,36,43],\"temperature\":0,\"ignore_eos\":true,\"max_tokens\":"
 
 /* Member `path` of a short greedy reply, to free. */
@@ -45,8 +39,8 @@ static int begin_long_stream(struct reply *r)
 {
     const char *key = admin_open();
     daemon_start((const char *[]){"--admin-key-file", key, "--model",
-                                  admin_make_model("tiny-llama3", "long.gguf"), "--n-ctx", "16384", "--slots",
-                                  "1", "--kv-memory", "100M", NULL});
+                                  admin_make_model("tiny-llama3", "long.gguf", 16384), "--n-ctx", "16384",
+                                  "--slots", "1", "--kv-memory", "100M", NULL});
     int fd = client_connect(daemon_.port);
     client_request(fd, "POST", "/generate", "X-Request-Id: long\r\n", STORY "16000,\"stream\":true}");
     *r = (struct reply){0};
@@ -124,7 +118,7 @@ Test(swap, tokenizer_and_chat_template_are_the_new_models)
     admin_swapped(LLAMA);
     expect_tokens("[72,101,108,108,111]");
     cr_assert_neq(chat_tokens("random-tiny-llama3"), before);
-    finish();
+    admin_finish();
 }
 
 Test(swap, what_runs_ends_on_the_old_model_and_what_comes_begins_on_the_new_one)
@@ -152,7 +146,7 @@ Test(swap, what_runs_ends_on_the_old_model_and_what_comes_begins_on_the_new_one)
     close(fd);
     admin_wait("idle");
     wait_stat("requests.running", 0);
-    finish();
+    admin_finish();
 }
 
 /* The one slot is taken: a second request waits, and is answered by the model it was accepted for. */
@@ -181,7 +175,7 @@ Test(swap, what_waits_is_answered_by_the_model_it_came_for)
     close(fd);
     close(second);
     admin_wait("idle");
-    finish();
+    admin_finish();
 }
 
 /* ---- who, and which ---- */
@@ -192,7 +186,7 @@ Test(swap, only_the_admin_key_may)
     expect_words(post("/admin/model", "{\"model\":\"" Q8 "\"}"), 401, "unauthorized", "needs the admin key");
     expect_words(get("/admin/model"), 401, "unauthorized", "needs the admin key");
     expect_words(post("/admin/suspend", "{}"), 401, "unauthorized", "needs the admin key");
-    finish();
+    admin_finish();
     daemon_start(NULL);
     expect_words(get("/admin/model"), 401, "unauthorized", "admin_key_file is not set");
     daemon_stop();
@@ -274,7 +268,7 @@ Test(swap, the_second_of_two_at_once_is_a_conflict)
     reply_free(&r);
     admin_wait("idle");
     admin_swapped("long.gguf");
-    finish();
+    admin_finish();
 }
 
 /* ---- what cannot be loaded ---- */
@@ -305,7 +299,7 @@ Test(swap, a_file_that_is_no_model_costs_nothing)
     admin_swapped("mine.gguf");
     free(before);
     free(after);
-    finish();
+    admin_finish();
 }
 
 /* The pages that a mapped file lacks are SIGBUS to their reader: the file is read instead. */
@@ -333,7 +327,7 @@ Test(swap, a_file_that_is_cut_short_while_it_is_loaded_costs_nothing, .timeout =
     cr_assert_str_eq(before, after);
     free(before);
     free(after);
-    finish();
+    admin_finish();
 }
 
 static void check_file_of_serving_model(const char *executor, const char *arithmetic)
@@ -370,7 +364,7 @@ static void check_file_of_serving_model(const char *executor, const char *arithm
     free(error);
     free(again);
     free(print_again);
-    finish();
+    admin_finish();
 }
 
 Test(swap, a_model_that_is_loaded_needs_its_file_no_longer)
@@ -389,7 +383,7 @@ static void start_without_room(void)
     const char *key = admin_open();
     const char *first = admin_copy(DATA Q4, "first.gguf", SIZE_MAX);
     admin_copy(DATA Q8, "second.gguf", SIZE_MAX);
-    admin_make_model("tiny-qwen3-deep", "large.gguf");
+    admin_make_model("tiny-qwen3-deep", "large.gguf", 16384);
     daemon_start((const char *[]){"--admin-key-file", key, "--model", first, "--slots", "64", NULL});
     cr_assert_geq(stat_number("kv.bytes"), 190 << 20);
     admin_limit_memory(64 << 20);
@@ -404,7 +398,7 @@ Test(swap, where_both_do_not_fit_the_old_model_goes_first)
     cr_assert(strstr(log, "not enough memory beside"), "%s", log);
     free(log);
     free(ask("text"));
-    finish();
+    admin_finish();
 }
 
 Test(swap, a_model_that_does_not_fit_at_all_brings_the_old_one_back)
@@ -419,7 +413,7 @@ Test(swap, a_model_that_does_not_fit_at_all_brings_the_old_one_back)
     free(before);
     free(after);
     free(log);
-    finish();
+    admin_finish();
 }
 
 /* ---- the prefix cache ---- */
@@ -514,7 +508,7 @@ Test(swap, a_directory_that_does_not_answer_delays_the_swap_alone)
     char *now = admin_text("model");
     cr_assert_str_eq(now, "next.gguf");
     free(now);
-    finish();
+    admin_finish();
 }
 
 /* Its client has left by then. */
@@ -528,7 +522,7 @@ Test(swap, one_that_nobody_waits_for_is_not_begun)
     char *now = admin_text("model");
     cr_assert_str_eq(now, Q4);
     free(now);
-    finish();
+    admin_finish();
 }
 
 Test(swap, sigterm_while_a_model_is_loaded_leaves_in_order)
@@ -587,7 +581,7 @@ Test(suspend, memory_is_free_and_the_same_tokens_come_after)
     cr_assert_str_eq(before, after);
     free(before);
     free(after);
-    finish();
+    admin_finish();
 }
 
 Test(suspend, what_runs_may_finish_and_what_waits_is_refused)
@@ -610,7 +604,7 @@ Test(suspend, what_runs_may_finish_and_what_waits_is_refused)
     close(fd);
     close(second);
     admin_wait("idle");
-    finish(); /* with nothing loaded */
+    admin_finish(); /* with nothing loaded */
 }
 
 Test(suspend, another_model_may_come_instead_and_a_broken_one_changes_nothing)
@@ -627,5 +621,5 @@ Test(suspend, another_model_may_come_instead_and_a_broken_one_changes_nothing)
     admin_swapped("second.gguf");
     expect_stat("state", "ready");
     free(ask("text"));
-    finish();
+    admin_finish();
 }

@@ -5,7 +5,6 @@
 #include "integration/admin.h"
 
 #include <dirent.h>
-#include <libgen.h>
 #include <sys/stat.h>
 
 #define GEMMA "gemma3.gguf"
@@ -13,15 +12,6 @@
 
 #define SHORT "1152" /* the longest prompt and its text; no more than window and steps cover */
 #define LONG  "4096"
-
-static void make_model(const char *shape, const char *name)
-{
-    char self[512], command[1024];
-    snprintf(self, sizeof self, "%s", HEARTHD_BINARY);
-    snprintf(command, sizeof command, "%s/mkmodel --shape %s --quant q4_k_m --n-ctx " LONG " --out %s/%s",
-             dirname(self), shape, admin_dir, name);
-    cr_assert_eq(system(command), 0, "%s", command);
-}
 
 static void start(const char *model, const char *n_ctx, const char *flag, const char *value)
 {
@@ -35,14 +25,8 @@ static void start(const char *model, const char *n_ctx, const char *flag, const 
 static void make_models(void)
 {
     (void)admin_open();
-    make_model("tiny-gemma3", GEMMA);
-    make_model("tiny-gpt-oss", OSS);
-}
-
-static void finish(void)
-{
-    daemon_stop();
-    admin_close();
+    admin_make_model("tiny-gemma3", GEMMA, 4096);
+    admin_make_model("tiny-gpt-oss", OSS, 4096);
 }
 
 #define N_PROMPT 900
@@ -129,13 +113,13 @@ static void texts_are_the_same(const char *model)
 Test(windows, texts_of_gemma_are_those_of_whole_caches, .init = make_models)
 {
     texts_are_the_same(GEMMA);
-    finish();
+    admin_finish();
 }
 
 Test(windows, texts_of_gpt_oss_are_those_of_whole_caches, .init = make_models)
 {
     texts_are_the_same(OSS);
-    finish();
+    admin_finish();
 }
 
 Test(windows, choices_share_the_window_of_their_prompt, .init = make_models)
@@ -158,7 +142,7 @@ Test(windows, choices_share_the_window_of_their_prompt, .init = make_models)
         json_decref(root);
     }
     forget_texts();
-    finish();
+    admin_finish();
 }
 
 /* Long texts take the window pages that earlier ones have left, a client leaves, and another model runs. */
@@ -189,7 +173,7 @@ Test(windows, no_use_of_the_cache_changes_a_text, .init = make_models)
     admin_swapped(GEMMA);
     expect_text(greedy, 0, GREEDY);
     forget_texts();
-    finish();
+    admin_finish();
 }
 
 /* The number of the directory's pages of at least `size` bytes; *largest: the size of the largest. */
@@ -231,5 +215,5 @@ Test(windows, a_restart_goes_on_from_pages_on_the_disk, .init = make_models)
     json_decref(root);
     cr_assert_eq(stat_number("prefix_disk.errors"), 0);
     free(first);
-    finish();
+    admin_finish();
 }

@@ -1,8 +1,8 @@
 /* Health, figures, and the life of the daemon as a client and a service manager see it. */
 #include "integration/harness.h"
 #include "support/listen.h"
+#include "support/models/made_model.h"
 
-#include <libgen.h>
 #include <sys/un.h>
 
 static void expect_status(const char *path, int status, const char *word)
@@ -96,12 +96,8 @@ static void expect_kv_type(const char *model, const char *flag, const char *valu
 /* The default with int8 products: see figures_add_up. */
 Test(stats, float_weights_keep_an_f16_cache_unless_told_otherwise)
 {
-    char self[512], model[64], command[1024];
-    snprintf(self, sizeof self, "%s", HEARTHD_BINARY);
-    snprintf(model, sizeof model, "/tmp/hearth-kv-%d.gguf", (int)getpid());
-    snprintf(command, sizeof command, "%s/mkmodel --shape tiny-llama3 --quant f16 --out %s", dirname(self),
-             model);
-    cr_assert_eq(system(command), 0, "%s", command);
+    char model[64];
+    made_model("tiny-llama3", "f16", model);
     expect_kv_type(model, NULL, NULL, "f16");
     expect_kv_type(model, "--kv-type", "bf16", "bf16");
     unlink(model);
