@@ -303,16 +303,8 @@ static bool open_object(struct compiler *c, struct object *o)
         return false;
     struct nfa names;
     nfa_open(&names, &b->shop);
-    for (uint32_t i = 0; i < s->n_members; i++) {
-        const struct dfa *text = dfa_utf8(&b->shop, s->members[i].key, strlen(s->members[i].key));
-        uint32_t at = NFA_START;
-        for (uint32_t k = 0; text && k + 1 < text->n_states; k++) {
-            uint32_t to = nfa_state(&names);
-            nfa_edge(&names, at, text->edges[k].lo, text->edges[k].hi, to);
-            at = to;
-        }
-        nfa_empty(&names, at, NFA_ACCEPT);
-    }
+    for (uint32_t i = 0; i < s->n_members; i++)
+        nfa_text(&names, s->members[i].key, strlen(s->members[i].key));
     const struct dfa *named = s->n_members ? nfa_dfa(&names) : NULL;
     for (uint32_t k = 0; k < s->n_classes; k++) {
         bool none = s->classes[k].node == SCHEMA_FALSE;

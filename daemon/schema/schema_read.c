@@ -127,14 +127,7 @@ static struct set literal_strings(struct compiler *c, json_t *list)
     {
         if (!json_is_string(v))
             continue;
-        const struct dfa *text = dfa_utf8(&c->b.shop, json_string_value(v), json_string_length(v));
-        uint32_t at = NFA_START;
-        for (uint32_t s = 0; text && s + 1 < text->n_states; s++) {
-            uint32_t to = nfa_state(&n);
-            nfa_edge(&n, at, text->edges[s].lo, text->edges[s].hi, to);
-            at = to;
-        }
-        nfa_empty(&n, at, NFA_ACCEPT);
+        nfa_text(&n, json_string_value(v), json_string_length(v));
     }
     return text_set(c, KIND_STRING, nfa_dfa(&n));
 }

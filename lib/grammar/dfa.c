@@ -587,6 +587,20 @@ const struct dfa *dfa_utf8(struct dfa_workshop *shop, const char *s, size_t n)
     return codes ? dfa_text(shop, codes, n_codes) : NULL;
 }
 
+void nfa_text(struct nfa *n, const char *s, size_t len)
+{
+    const struct dfa *text = dfa_utf8(n->shop, s, len);
+    uint32_t at = NFA_START;
+    n->failed |= !text;
+    for (uint32_t i = 0; text && i + 1 < text->n_states; i++) {
+        uint32_t to = nfa_state(n);
+        nfa_edge(n, at, text->edges[i].lo, text->edges[i].hi, to);
+        at = to;
+    }
+    if (text)
+        nfa_empty(n, at, NFA_ACCEPT);
+}
+
 const struct dfa *dfa_length(struct dfa_workshop *shop, const struct dfa *a, uint32_t min, uint32_t max)
 {
     if (min == 0 && max == DFA_INFINITE)

@@ -54,12 +54,14 @@ void nfa_open(struct nfa *n, struct dfa_workshop *shop); /* states NFA_START and
 uint32_t nfa_state(struct nfa *n);
 void nfa_edge(struct nfa *n, uint32_t from, uint32_t lo, uint32_t hi, uint32_t to);
 void nfa_empty(struct nfa *n, uint32_t from, uint32_t to);
+/* A way from NFA_START to NFA_ACCEPT that reads this UTF-8, as dfa_utf8() does. */
+void nfa_text(struct nfa *n, const char *s, size_t len);
 /* Makes it deterministic, trims and minimises it. */
 const struct dfa *nfa_dfa(struct nfa *n);
 
 const struct dfa *dfa_none(struct dfa_workshop *shop);
 const struct dfa *dfa_all(struct dfa_workshop *shop);
-/* The same of UTF-8; bytes that are no character stand for U+FFFD. */
+/* The one text that these bytes are; bytes that are no character stand for U+FFFD. */
 const struct dfa *dfa_utf8(struct dfa_workshop *shop, const char *s, size_t n);
 enum dfa_op { DFA_AND, DFA_OR, DFA_MINUS };
 const struct dfa *dfa_combine(struct dfa_workshop *shop, enum dfa_op op, const struct dfa *a,

@@ -32,17 +32,8 @@ int grammar_from_choice(struct grammar **out, const char *const *texts, const si
     struct nfa a;
     builder_open(&b);
     nfa_open(&a, &b.shop);
-    for (size_t i = 0; i < n; i++) {
-        const struct dfa *text = dfa_utf8(&b.shop, texts[i], lens[i]);
-        uint32_t at = NFA_START;
-        for (uint32_t s = 0; text && s + 1 < text->n_states; s++) {
-            uint32_t to = nfa_state(&a);
-            nfa_edge(&a, at, text->edges[s].lo, text->edges[s].hi, to);
-            at = to;
-        }
-        nfa_empty(&a, at, NFA_ACCEPT);
-        a.failed |= !text;
-    }
+    for (size_t i = 0; i < n; i++)
+        nfa_text(&a, texts[i], lens[i]);
     int rc = finish_regular(&b, nfa_dfa(&a), out, err);
     builder_close(&b);
     return rc;

@@ -171,6 +171,17 @@ uint32_t jinja_symbol(struct jinja_parser *p, struct jinja_text name)
     return t->n_symbols++;
 }
 
+struct jinja_node *jinja_named_node(struct jinja_parser *p, enum jinja_node_kind kind)
+{
+    struct jinja_node *n = jinja_node(p, kind);
+    struct jinja_text name = jinja_expect_name(p);
+    if (p->rc || !n)
+        return NULL;
+    n->text = name;
+    n->symbol = jinja_symbol(p, name);
+    return p->rc ? NULL : n;
+}
+
 /* --- statements --- */
 
 /* Parses up to a tag that begins with one of the names `ends` (NULL-terminated), which is then the current
@@ -273,13 +284,8 @@ static void parse_parameters(struct jinja_parser *p, struct jinja_node *n)
     struct jinja_node **end = &n->a;
     jinja_expect_op(p, '(');
     while (!p->rc && !jinja_at_op(p, ')')) {
-        struct jinja_node *one = jinja_node(p, NODE_PARAM);
-        struct jinja_text name = jinja_expect_name(p);
-        if (p->rc)
-            return;
-        one->text = name;
-        one->symbol = jinja_symbol(p, name);
-        if (p->rc)
+        struct jinja_node *one = jinja_named_node(p, NODE_PARAM);
+        if (!one)
             return;
         p->t->symbols[one->symbol].assigned = true;
         if (jinja_take_op(p, '='))
@@ -314,13 +320,8 @@ static struct jinja_node *macro_body(struct jinja_parser *p, const char *word)
 
 static struct jinja_node *parse_macro(struct jinja_parser *p)
 {
-    struct jinja_node *n = jinja_node(p, NODE_MACRO);
-    struct jinja_text name = jinja_expect_name(p);
-    if (p->rc || !n)
-        return NULL;
-    n->text = name;
-    n->symbol = jinja_symbol(p, name);
-    if (p->rc)
+    struct jinja_node *n = jinja_named_node(p, NODE_MACRO);
+    if (!n)
         return NULL;
     p->t->symbols[n->symbol].assigned = true;
     parse_parameters(p, n);

@@ -43,5 +43,7 @@ struct jinja_node *jinja_node(struct jinja_parser *p, enum jinja_node_kind kind)
 struct jinja_node *jinja_seal(struct jinja_parser *p, struct jinja_node *n);
 /* Returns the number of a name, which is added when new. */
 uint32_t jinja_symbol(struct jinja_parser *p, struct jinja_text name);
+/* A node of the name that comes next; NULL when the parser has failed. */
+struct jinja_node *jinja_named_node(struct jinja_parser *p, enum jinja_node_kind kind);
 bool jinja_enter(struct jinja_parser *p); /* counts one nested call; false when there are too many */
 void jinja_leave(struct jinja_parser *p);

@@ -575,13 +575,8 @@ static struct jinja_node *parse_one_target(struct jinja_parser *p, bool members)
         jinja_leave(p);
         return p->rc ? NULL : n;
     }
-    struct jinja_node *n = jinja_node(p, NODE_NAME);
-    struct jinja_text name = jinja_expect_name(p);
-    if (p->rc || !n)
-        return NULL;
-    n->text = name;
-    n->symbol = jinja_symbol(p, name);
-    if (p->rc)
+    struct jinja_node *n = jinja_named_node(p, NODE_NAME);
+    if (!n)
         return NULL;
     if (members && jinja_take_op(p, '.')) {
         n->kind = NODE_MEMBER;

@@ -4,56 +4,49 @@
 #include "support/engine_driver.h"
 #include "kv/prefix_disk.h"
 #include "support/temporary_dir.h"
-
-static uint64_t random_state;
-
-static uint32_t below(uint32_t n)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33) % n;
-}
+#include "support/random.h"
 
 static uint64_t soon(uint32_t max_us)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec + (uint64_t)below(max_us) * 1000;
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec + (uint64_t)random_below(max_us) * 1000;
 }
 
 static void random_options(struct engine_request *r)
 {
     static const int32_t stops[] = {1000, 2000, 3000};
-    r->salt = below(5) == 0;
-    r->cache_prompt = below(5) > 0;
-    r->ignore_eos = below(4) == 0;
-    r->min_tokens = below(3) == 0 ? below(40) : 0;
-    r->priority = (int32_t)below(7) - 3;
-    r->sampling.seed = below(3);
-    if (below(4) == 0) {
+    r->salt = random_below(5) == 0;
+    r->cache_prompt = random_below(5) > 0;
+    r->ignore_eos = random_below(4) == 0;
+    r->min_tokens = random_below(3) == 0 ? random_below(40) : 0;
+    r->priority = (int32_t)random_below(7) - 3;
+    r->sampling.seed = random_below(3);
+    if (random_below(4) == 0) {
         r->sampling.presence_penalty = 1;
-        r->sampling.penalty_last_n = below(300);
+        r->sampling.penalty_last_n = random_below(300);
     }
-    if (below(4) == 0) {
+    if (random_below(4) == 0) {
         r->want_logprobs = true;
-        r->n_top = below(4);
+        r->n_top = random_below(4);
     }
-    if (below(8) == 0) {
+    if (random_below(8) == 0) {
         r->want_prompt_logprobs = true;
-        r->n_prompt_top = below(3);
+        r->n_prompt_top = random_below(3);
     }
-    if (below(4) == 0) {
+    if (random_below(4) == 0) {
         r->stop_ids = stops;
         r->n_stop_ids = 3;
     }
-    if (below(8) == 0)
-        r->queue_deadline_ns = below(3) ? soon(3000) : 1;
-    if (below(8) == 0)
+    if (random_below(8) == 0)
+        r->queue_deadline_ns = random_below(3) ? soon(3000) : 1;
+    if (random_below(8) == 0)
         r->deadline_ns = soon(5000);
-    if (below(6) == 0) {
+    if (random_below(6) == 0) {
         struct step_bias *biases = calloc(400, sizeof *biases);
-        r->sampling.n_bias = 1 + below(400);
+        r->sampling.n_bias = 1 + random_below(400);
         for (uint32_t i = 0; i < r->sampling.n_bias; i++)
-            biases[i].token = (int32_t)below(FAKE_VOCAB);
+            biases[i].token = (int32_t)random_below(FAKE_VOCAB);
         r->biases = biases;
     }
 }
@@ -62,14 +55,15 @@ static void random_options(struct engine_request *r)
 static struct engine_request *random_request(uint32_t n_ctx)
 {
     int32_t prompt[2048];
-    uint32_t n = 1 + below(below(2) && n_ctx > 100 ? 100 : n_ctx - 1), common = below(4) ? below(n + 1) : 0;
-    memcpy(prompt, some_prompt(below(3)), sizeof prompt);
+    uint32_t n = 1 + random_below(random_below(2) && n_ctx > 100 ? 100 : n_ctx - 1),
+             common = random_below(4) ? random_below(n + 1) : 0;
+    memcpy(prompt, some_prompt(random_below(3)), sizeof prompt);
     for (uint32_t i = common; i < n; i++)
-        prompt[i] = (int32_t)below(FAKE_VOCAB - 1);
-    if (below(40) == 0)
-        prompt[below(n)] = FAKE_POISON;
+        prompt[i] = (int32_t)random_below(FAKE_VOCAB - 1);
+    if (random_below(40) == 0)
+        prompt[random_below(n)] = FAKE_POISON;
     uint32_t room = n_ctx - n;
-    struct engine_request *r = request_new(prompt, n, below(room < 80 ? room + 1 : 80));
+    struct engine_request *r = request_new(prompt, n, random_below(room < 80 ? room + 1 : 80));
     random_options(r);
     return r;
 }
@@ -78,7 +72,7 @@ static struct engine_request *random_request(uint32_t n_ctx)
 static struct engine_request *random_choices(uint32_t n_ctx, uint32_t *n, uint32_t max)
 {
     struct engine_request *first = random_request(n_ctx), *last = first;
-    for (*n = 1; *n < max && *n < ENGINE_MAX_CHOICES && below(3) == 0; ++*n) {
+    for (*n = 1; *n < max && *n < ENGINE_MAX_CHOICES && random_below(3) == 0; ++*n) {
         struct engine_request *r = request_new(first->prompt, first->n_prompt, first->max_tokens),
                               new = *first;
         new.out = r->out;
@@ -199,27 +193,27 @@ static struct prefix_disk *open_disk(bool windows)
 static void live(uint64_t seed, bool windows)
 {
     random_state = seed;
-    struct rig_config cfg = {.n_slots = 1 + below(8),
-                             .n_pages = 4 + below(40),
-                             .n_ctx = 64 + below(700),
-                             .queue_limit = below(100),
-                             .steps_in_flight = 1 + below(2),
-                             .max_chunk = below(2) ? 1 + below(70) : 0,
-                             .prefix_cache = below(5) > 0,
-                             .lazy = below(2) ? 2 + below(5) : 0,
-                             .speculation = (enum engine_speculation)below(3),
-                             .echo = below(3) > 0};
-    bool on_disk = below(2);
-    cfg.window = windows ? 1 + below(200) : 0;
+    struct rig_config cfg = {.n_slots = 1 + random_below(8),
+                             .n_pages = 4 + random_below(40),
+                             .n_ctx = 64 + random_below(700),
+                             .queue_limit = random_below(100),
+                             .steps_in_flight = 1 + random_below(2),
+                             .max_chunk = random_below(2) ? 1 + random_below(70) : 0,
+                             .prefix_cache = random_below(5) > 0,
+                             .lazy = random_below(2) ? 2 + random_below(5) : 0,
+                             .speculation = (enum engine_speculation)random_below(3),
+                             .echo = random_below(3) > 0};
+    bool on_disk = random_below(2);
+    cfg.window = windows ? 1 + random_below(200) : 0;
     cfg.disk = on_disk ? open_disk(windows) : NULL;
     struct rig *rig = rig_open(cfg);
     struct crowd c = {0};
-    uint32_t crowd = below(cfg.n_slots + cfg.queue_limit + 1); /* the largest is rejected at times */
+    uint32_t crowd = random_below(cfg.n_slots + cfg.queue_limit + 1); /* the largest is rejected at times */
     while (c.n_done < N) {
-        if (c.n_sent < N && c.n_sent - c.n_done <= crowd && below(3) == 0)
+        if (c.n_sent < N && c.n_sent - c.n_done <= crowd && random_below(3) == 0)
             send_one(rig, &c);
-        uint32_t victim = below(4 * N);
-        if (victim < c.n_sent && !c.done[victim] && below(4) == 0)
+        uint32_t victim = random_below(4 * N);
+        if (victim < c.n_sent && !c.done[victim] && random_below(4) == 0)
             engine_cancel(rig->e, c.r[victim]);
         take_news(rig, &c);
         if (c.n_sent == N || c.n_sent - c.n_done > crowd)

@@ -4,19 +4,13 @@
 #include "gguf/quant.h"
 #include "support/models/block_scales.h"
 #include "support/models/tensor_bytes.h"
+#define RANDOM_SEED 42
+#include "support/random.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t random_state = 42;
-
-static uint32_t random_u32(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33);
-}
 
 /* Returns the value of the bits of a binary16, from the standard's definition. */
 static double half_value(unsigned h)

@@ -1,6 +1,8 @@
 /* Pages of the KV cache: sequences, forks, shared prefixes, snapshots, eviction. */
 #include "kv/kv_cache.h"
 #include "base/hash.h"
+#define RANDOM_SEED 11
+#include "support/random.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -8,14 +10,6 @@
 #include <string.h>
 
 #define PAGE KV_PAGE_TOKENS
-
-static uint64_t random_state = 11;
-
-static uint32_t random_below(uint32_t n)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33) % n;
-}
 
 static struct kv_cache *open_cache(uint32_t n_pages)
 {

@@ -1,6 +1,8 @@
 /* Window pages: what a row sees through them is what its sequence wrote, however they are shared, left behind
  * and taken by others. */
 #include "kv/kv_cache.h"
+#define RANDOM_SEED 7
+#include "support/random.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -10,14 +12,6 @@
 #define WINDOW 100u /* tokens */
 #define ROWS   128u /* most in flight */
 #define EACH   6u   /* window pages of a sequence */
-
-static uint64_t random_state = 7;
-
-static uint32_t random_below(uint32_t n)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33) % n;
-}
 
 enum { N_SEQS = 5, MAX_TOKENS = 20 * PAGE };
 

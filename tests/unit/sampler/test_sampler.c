@@ -2,19 +2,13 @@
 #include "abi/arith.h"
 #include "sampler/sampler.h"
 #include "sampler/sampler_loops.h"
+#define RANDOM_SEED 7
+#include "support/random.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-static uint64_t random_state = 7;
-
-static uint32_t random_u32(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33);
-}
 
 static float random_float(float low, float high)
 {

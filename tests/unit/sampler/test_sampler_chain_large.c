@@ -3,6 +3,8 @@
  * place. */
 #include "abi/arith.h"
 #include "sampler/sampler_chain.h"
+#define RANDOM_SEED 5
+#include "support/random.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -10,19 +12,6 @@
 #include <string.h>
 
 #define MAX_VOCAB 9000
-
-static uint64_t state = 5;
-
-static uint32_t random_u32(void)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33);
-}
-
-static float random_part(void)
-{
-    return (float)(random_u32() & 0xffffff) * 0x1p-24f;
-}
 
 /* ---- the filters, with a full sort ---- */
 

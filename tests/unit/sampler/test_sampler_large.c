@@ -4,6 +4,8 @@
 #include "abi/arith.h"
 #include "sampler/sampler.h"
 #include "sampler/sampler_loops.h"
+#define RANDOM_SEED 11
+#include "support/random.h"
 
 #include <criterion/criterion.h>
 #include <math.h>
@@ -11,20 +13,6 @@
 #include <string.h>
 
 #define MAX_VOCAB 40000
-
-static uint64_t state = 11;
-
-static uint32_t random_u32(void)
-{
-    state = state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(state >> 33);
-}
-
-/* In [0, 1). */
-static float random_part(void)
-{
-    return (float)(random_u32() & 0xffffff) * 0x1p-24f;
-}
 
 /* ---- the formulas, with a full sort ---- */
 

@@ -1,5 +1,6 @@
 /* The tokens that an index expects next, against a search through all that came before. */
 #include "speculation/ngram_index.h"
+#include "support/random.h"
 
 #include <criterion/criterion.h>
 #include <stdlib.h>
@@ -106,14 +107,6 @@ Test(lookup, beyond_its_end_nothing_is_kept_and_a_new_sequence_begins_empty)
 
 /* ---- against the slow way ---- */
 
-static uint64_t random_state;
-
-static uint32_t below(uint32_t n)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 33) % n;
-}
-
 static uint32_t common(const int32_t *tokens, uint32_t n, uint32_t place)
 {
     uint32_t length = 0;
@@ -143,10 +136,12 @@ Test(lookup, of_any_text_the_source_has_the_past_it_says)
     uint32_t n_expected = 0;
     for (random_state = 1; random_state < 40; random_state++) {
         uint64_t seed = random_state;
-        uint32_t n_vocab = 2 + below(30), n_prompt = below(100), n_max = n_prompt + below(400);
+        uint32_t n_vocab = 2 + random_below(30), n_prompt = random_below(100),
+                 n_max = n_prompt + random_below(400);
         int32_t tokens[500];
         for (uint32_t i = 0; i < n_max; i++)
-            tokens[i] = i > 20 && below(8) ? tokens[i - 1 - below(2) * 13] : (int32_t)below(n_vocab);
+            tokens[i] = i > 20 && random_below(8) ? tokens[i - 1 - random_below(2) * 13]
+                                                  : (int32_t)random_below(n_vocab);
         struct lookup l = index_of(500, n_max, tokens, n_prompt);
         for (uint32_t i = n_prompt; i < n_max; i++) {
             lookup_add(&l, tokens[i]);

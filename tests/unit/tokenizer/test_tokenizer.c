@@ -1,6 +1,8 @@
 /* Text to ids and back. */
 #include "support/sanitized.h"
 #include "support/tokenizer_fixture.h"
+#define RANDOM_SEED 42
+#include "support/random.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
@@ -226,14 +228,6 @@ Test(tokenizer, drops_the_encoders_space_also_behind_bos)
 }
 
 /* ---- any bytes ---- */
-
-static uint64_t random_state = 42;
-
-static uint32_t random_below(uint32_t n)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((random_state >> 33) % n);
-}
 
 static size_t put_utf8(char *out, uint32_t c)
 {

@@ -3,6 +3,8 @@
  * learned. */
 #include "support/models/gguf_write.h"
 #include "support/tokenizer_fixture.h"
+#define RANDOM_SEED 5
+#include "support/random.h"
 
 #include <criterion/criterion.h>
 #include <unistd.h>
@@ -11,14 +13,6 @@
 #define MAX_PARTS 8
 #define N_MERGES  60
 #define WORD      400
-
-static uint64_t random_state = 5;
-
-static uint32_t random_below(uint32_t n)
-{
-    random_state = random_state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (uint32_t)((random_state >> 33) % n);
-}
 
 struct pair {
     char left[MAX_PARTS + 1], right[MAX_PARTS + 1];
