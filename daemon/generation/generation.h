@@ -371,4 +371,5 @@ void put_items(const struct choice *c, uint32_t from, uint32_t to,
                void (*put)(struct buf *out, struct reply_list *l));
 /* A piece's text as a string. */
 void put_piece_text(const struct choice *c, const struct piece *piece);
+/* The log-probabilities of the prompt's tokens: an array that begins with null. */
 void put_prompt_logprobs(struct generation *g, struct buf *out);
