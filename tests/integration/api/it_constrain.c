@@ -324,7 +324,7 @@ DAEMON_TEST(constrain, a_constraint_and_settings_are_taken_by_their_names_in_eve
     for (size_t i = 0; i < sizeof dialects / sizeof *dialects; i++) {
         char body[256];
         snprintf(body, sizeof body, "{%s,\"regex\":\"ab{3}c\"}", dialects[i].body);
-        json_t *root = ok(dialects[i].path, body);
+        json_t *root = post_ok(dialects[i].path, body);
         cr_assert_str_eq(json_text(root, dialects[i].text), "abbbc", "%s", dialects[i].path);
         json_decref(root);
         snprintf(body, sizeof body, "{%s,\"regex\":7}", dialects[i].body);

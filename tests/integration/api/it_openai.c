@@ -227,7 +227,7 @@ static void expect_both(const char *member, int status, const char *words)
         snprintf(body, sizeof body, "{%s,%s%s}", of[i][1],
                  strstr(member, "max_tokens") ? "" : "\"max_tokens\":1,", member);
         if (status == 200)
-            json_decref(ok(of[i][0], body));
+            json_decref(post_ok(of[i][0], body));
         else
             expect_words(post(of[i][0], body), status, "invalid_request", words);
     }
