@@ -267,7 +267,7 @@ DAEMON_TEST(openai, what_clients_of_other_servers_add_passes_where_it_asks_for_n
         expect_both(pass[i], 200, NULL);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         expect_both(refused[i][0], 400, refused[i][1]);
-    json_t *root = ok(CHAT, "{" DOG ",\"n_predict\":2}");
+    json_t *root = post_ok(CHAT, "{" DOG ",\"n_predict\":2}");
     cr_assert_eq(json_number(root, "usage.completion_tokens"), 2);
     json_decref(root);
 }
@@ -290,7 +290,7 @@ DAEMON_TEST(openai, the_reasoning_may_be_chosen_in_the_words_of_other_services)
     char body[256];
     for (size_t i = 0; i < sizeof pass / sizeof *pass; i++) {
         snprintf(body, sizeof body, "{" DOG ",\"max_tokens\":1,%s}", pass[i]);
-        json_decref(ok(CHAT, body));
+        json_decref(post_ok(CHAT, body));
     }
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         snprintf(body, sizeof body, "{" DOG ",%s}", refused[i][0]);
@@ -300,7 +300,7 @@ DAEMON_TEST(openai, the_reasoning_may_be_chosen_in_the_words_of_other_services)
 
 DAEMON_TEST(openai, a_chat_has_llama_servers_timings)
 {
-    json_t *root = ok(CHAT, "{" DOG ",\"max_tokens\":3}");
+    json_t *root = post_ok(CHAT, "{" DOG ",\"max_tokens\":3}");
     cr_assert_eq(json_number(root, "timings.predicted_n"), 3);
     cr_assert_eq(json_number(root, "timings.prompt_n") + json_number(root, "timings.cache_n"),
                  json_number(root, "usage.prompt_tokens"));
