@@ -85,7 +85,7 @@ static int compile(struct grammar **out, const struct constrain_options *o, stru
     close(fd);
     if (rc < 0) /* the file cannot be read: exit code 3 is for schemas that cannot be held */
         return err->code = rc == -ENOMEM ? rc : -EINVAL;
-    rc = o->schema ? schema_compile_text(out, text, n, err) : grammar_from_gbnf(out, text, n, err);
+    rc = o->schema ? schema_compile_text(out, text, n, err) : grammar_from_text(out, text, n, err);
     free(text);
     return rc;
 }

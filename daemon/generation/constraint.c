@@ -504,7 +504,7 @@ static int compile(struct grammar **out, const struct generation *g, struct erro
     case CONSTRAINT_REGEX:
         return grammar_from_regex(out, s, json_string_length(c->value), err);
     case CONSTRAINT_GBNF:
-        return grammar_from_gbnf(out, s, json_string_length(c->value), err);
+        return grammar_from_text(out, s, json_string_length(c->value), err);
     case CONSTRAINT_CHOICE:
         return compile_choice(out, c->value, err);
     case CONSTRAINT_OBJECT:

@@ -13,7 +13,7 @@
 #define MAX_REPEAT 1000000
 #define SLOTS      (1 << 15) /* more than twice MAX_RULES */
 
-static bool fail_at(struct gbnf *p, size_t at, int code, const char *what, const char *name)
+bool gbnf_fail(struct gbnf *p, size_t at, int code, const char *what, const char *name)
 {
     size_t line = 1, column = 1;
     for (size_t i = 0; i < at && i < p->n; i++) {
@@ -26,7 +26,7 @@ static bool fail_at(struct gbnf *p, size_t at, int code, const char *what, const
 
 static bool fail(struct gbnf *p, const char *what)
 {
-    return fail_at(p, p->at, -EINVAL, what, "");
+    return gbnf_fail(p, p->at, -EINVAL, what, "");
 }
 
 static bool going(const struct gbnf *p)
@@ -94,7 +94,7 @@ const struct gbnf_rule *gbnf_find(const struct gbnf *p, const char *name)
 }
 
 /* Finds or makes a rule. */
-static uint32_t rule_of(struct gbnf *p, const char *name)
+uint32_t gbnf_rule_of(struct gbnf *p, const char *name)
 {
     uint32_t *slot = slot_of(p, name);
     if (*slot)
@@ -126,7 +126,7 @@ static const char *rule_name(const void *context, uint32_t state)
 
 /* ---- elements ---- */
 
-static struct gbnf_span new_span(struct gbnf *p)
+struct gbnf_span gbnf_new_span(struct gbnf *p)
 {
     uint32_t in = builder_state(p->b);
     return (struct gbnf_span){in, builder_state(p->b)};
@@ -203,7 +203,7 @@ uint32_t gbnf_take_char(struct gbnf *p)
 
 static struct gbnf_span parse_literal(struct gbnf *p)
 {
-    struct gbnf_span s = new_span(p);
+    struct gbnf_span s = gbnf_new_span(p);
     uint32_t at = s.in;
     while (going(p) && !gbnf_looking_at(p, "\"")) {
         uint32_t next = builder_state(p->b), code = gbnf_take_char(p);
@@ -246,7 +246,7 @@ void gbnf_take_class(struct gbnf *p, struct code_ranges *set)
 static struct gbnf_span parse_class(struct gbnf *p)
 {
     struct code_ranges set = {0};
-    struct gbnf_span s = new_span(p);
+    struct gbnf_span s = gbnf_new_span(p);
     gbnf_take_class(p, &set);
     put_ranges(p, s, &set);
     return s;
@@ -262,13 +262,13 @@ static struct gbnf_span parse_element(struct gbnf *p)
     if (gbnf_take(p, "["))
         return parse_class(p);
     if (gbnf_take(p, ".")) {
-        s = new_span(p);
+        s = gbnf_new_span(p);
         builder_codes(p->b, s.in, 0, DFA_MAX_CODE, s.out, false);
         return s;
     }
     if (gbnf_take(p, "(")) {
         if (++p->depth > MAX_DEPTH)
-            fail_at(p, p->at, -E2BIG, "groups nested more than 200 deep", "");
+            gbnf_fail(p, p->at, -E2BIG, "groups nested more than 200 deep", "");
         gbnf_skip_space(p, true);
         s = p->b->failed ? s : parse_choice(p, true);
         p->depth--;
@@ -277,11 +277,11 @@ static struct gbnf_span parse_element(struct gbnf *p)
         return s;
     }
     if (gbnf_looking_at(p, "<") || gbnf_looking_at(p, "!<")) {
-        fail_at(p, p->at, -ENOTSUP, "a token (<...>) is not supported", "");
+        gbnf_fail(p, p->at, -ENOTSUP, "a token (<...>) is not supported", "");
         return s;
     }
-    uint32_t rule = rule_of(p, gbnf_take_name(p));
-    s = new_span(p);
+    uint32_t rule = gbnf_rule_of(p, gbnf_take_name(p));
+    s = gbnf_new_span(p);
     if (!p->b->failed)
         builder_call(p->b, s.in, p->rules[rule].start, s.out, false);
     return s;
@@ -289,14 +289,14 @@ static struct gbnf_span parse_element(struct gbnf *p)
 
 /* ---- repetitions ---- */
 
-static bool take_number(struct gbnf *p, uint32_t *out)
+bool gbnf_take_number(struct gbnf *p, uint32_t *out)
 {
     size_t from = p->at;
     uint64_t v = 0;
     for (; p->at < p->n && isdigit((unsigned char)p->s[p->at]); p->at++)
         v = v <= MAX_REPEAT ? 10 * v + (uint64_t)(p->s[p->at] - '0') : v;
     if (v > MAX_REPEAT)
-        fail_at(p, p->at, -E2BIG, "more than 1000000 repetitions", "");
+        gbnf_fail(p, p->at, -E2BIG, "more than 1000000 repetitions", "");
     *out = (uint32_t)v;
     return p->at > from;
 }
@@ -314,12 +314,12 @@ bool gbnf_take_repetition(struct gbnf *p, uint32_t *min, uint32_t *max)
     if (!gbnf_take(p, "{"))
         return false;
     gbnf_skip_space(p, true);
-    bool low = take_number(p, min);
+    bool low = gbnf_take_number(p, min);
     gbnf_skip_space(p, true);
     *max = *min;
     if (gbnf_take(p, ",")) {
         gbnf_skip_space(p, true);
-        if (!take_number(p, max))
+        if (!gbnf_take_number(p, max))
             *max = GRAMMAR_UNBOUNDED;
         gbnf_skip_space(p, true);
     } else if (!low)
@@ -336,7 +336,7 @@ bool gbnf_take_repetition(struct gbnf *p, uint32_t *min, uint32_t *max)
 static struct gbnf_span counted(struct gbnf *p, struct gbnf_span x, uint32_t min, uint32_t max)
 {
     struct builder *b = p->b;
-    struct gbnf_span s = new_span(p), rule = new_span(p);
+    struct gbnf_span s = gbnf_new_span(p), rule = gbnf_new_span(p);
     uint32_t behind = builder_state(b), again = builder_state(b), enough = builder_state(b);
     builder_final(b, x.out);
     builder_final(b, rule.out);
@@ -355,12 +355,12 @@ static struct gbnf_span counted(struct gbnf *p, struct gbnf_span x, uint32_t min
     return s;
 }
 
-static struct gbnf_span repeated(struct gbnf *p, struct gbnf_span x, uint32_t min, uint32_t max)
+struct gbnf_span gbnf_repeated(struct gbnf *p, struct gbnf_span x, uint32_t min, uint32_t max)
 {
     bool loops = max == GRAMMAR_UNBOUNDED;
     if (min > 1 || (max > 1 && !loops) || max == 0)
         return counted(p, x, min, max);
-    struct gbnf_span s = new_span(p);
+    struct gbnf_span s = gbnf_new_span(p);
     builder_empty(p->b, s.in, x.in);
     builder_empty(p->b, x.out, s.out);
     if (min == 0)
@@ -383,7 +383,7 @@ static struct gbnf_span loop_of(struct gbnf *p, struct gbnf_loop loop)
         p->loops = l;
         p->loop_room = more;
     }
-    loop.around = new_span(p);
+    loop.around = gbnf_new_span(p);
     p->loops[p->n_loops++] = loop;
     return loop.around;
 }
@@ -403,7 +403,7 @@ static void link_loops(struct gbnf *p)
             done = l->from;
             continue;
         }
-        struct gbnf_span s = repeated(p, l->element, l->min, l->max);
+        struct gbnf_span s = gbnf_repeated(p, l->element, l->min, l->max);
         builder_empty(p->b, l->around.in, s.in);
         builder_empty(p->b, s.out, l->around.out);
     }
@@ -418,7 +418,7 @@ static struct gbnf_span parse_sequence(struct gbnf *p, bool nested)
         struct gbnf_span x = parse_element(p);
         gbnf_skip_space(p, nested);
         while (!p->b->failed && gbnf_take_repetition(p, &min, &max)) {
-            x = max == 1 ? repeated(p, x, min, max)
+            x = max == 1 ? gbnf_repeated(p, x, min, max)
                          : loop_of(p, (struct gbnf_loop){
                                           .element = x, .from = from, .end = p->at, .min = min, .max = max});
             gbnf_skip_space(p, nested);
@@ -441,7 +441,7 @@ bool gbnf_goes_on(struct gbnf *p)
 
 static struct gbnf_span parse_choice(struct gbnf *p, bool nested)
 {
-    struct gbnf_span s = new_span(p);
+    struct gbnf_span s = gbnf_new_span(p);
     do {
         gbnf_skip_space(p, true);
         struct gbnf_span one = parse_sequence(p, nested);
@@ -451,53 +451,74 @@ static struct gbnf_span parse_choice(struct gbnf *p, bool nested)
     return s;
 }
 
+void gbnf_define(struct gbnf *p, uint32_t rule, struct gbnf_span s)
+{
+    if (p->b->failed)
+        return;
+    builder_empty(p->b, p->rules[rule].start, s.in);
+    builder_empty(p->b, s.out, p->rules[rule].end);
+    builder_final(p->b, p->rules[rule].end);
+}
+
+bool gbnf_may_define(struct gbnf *p, uint32_t rule, size_t at)
+{
+    if (!p->b->failed && p->rules[rule].defined)
+        gbnf_fail(p, at, -EINVAL, "a second definition of rule ", p->rules[rule].name);
+    if (p->b->failed)
+        return false;
+    return p->rules[rule].defined = true;
+}
+
 static void parse_rule(struct gbnf *p)
 {
     size_t at = p->at;
-    uint32_t r = rule_of(p, gbnf_take_name(p));
+    uint32_t r = gbnf_rule_of(p, gbnf_take_name(p));
     gbnf_skip_space(p, false);
     if (!gbnf_take(p, "::="))
         fail(p, "::= is expected after a rule's name");
-    if (!p->b->failed && p->rules[r].defined)
-        fail_at(p, at, -EINVAL, "a second definition of rule ", p->rules[r].name);
-    if (p->b->failed)
+    if (!gbnf_may_define(p, r, at))
         return;
-    p->rules[r].defined = true;
     p->rules[r].body = p->at;
-    struct gbnf_span s = parse_choice(p, false);
-    builder_empty(p->b, p->rules[r].start, s.in);
-    builder_empty(p->b, s.out, p->rules[r].end);
-    builder_final(p->b, p->rules[r].end);
+    gbnf_define(p, r, parse_choice(p, false));
     gbnf_skip_space(p, false);
     if (going(p) && !gbnf_looking_at(p, "\n") && !gbnf_looking_at(p, "\r"))
         fail(p, "the end of the rule is expected");
     gbnf_skip_space(p, true);
 }
 
+void gbnf_open(struct gbnf *p, struct builder *b, const char *s, size_t n)
+{
+    builder_open(b);
+    *p = (struct gbnf){.b = b, .s = s, .n = n, .seed = hash_seed()};
+    b->rule_name = rule_name;
+    b->context = p;
+    p->slots = arena_array(&b->arena, SLOTS, sizeof *p->slots);
+    if (!p->slots)
+        builder_fail(b, -ENOMEM, "out of memory");
+}
+
+int gbnf_finish(struct gbnf *p, const char *name, struct grammar **out, struct error *err)
+{
+    for (uint32_t i = 0; i < p->n_rules && !p->b->failed; i++)
+        if (!p->rules[i].defined)
+            gbnf_fail(p, p->rules[i].used_at, -EINVAL, "there is no rule ", p->rules[i].name);
+    const struct gbnf_rule *root = p->b->failed ? NULL : gbnf_find(p, name);
+    if (!p->b->failed && !root)
+        builder_fail(p->b, -EINVAL, "there is no rule %s", name);
+    if (!p->b->failed)
+        link_loops(p);
+    int rc = builder_finish(p->b, p->b->failed ? 0 : root->start, out, err);
+    builder_close(p->b);
+    return rc;
+}
+
 int grammar_from_gbnf(struct grammar **out, const char *s, size_t n, struct error *err)
 {
     struct builder b;
-    builder_open(&b);
-    struct gbnf p = {.b = &b, .s = s, .n = n, .seed = hash_seed()};
-    uint32_t root = 0;
-    b.rule_name = rule_name;
-    b.context = &p;
-    p.slots = arena_array(&b.arena, SLOTS, sizeof *p.slots);
-    if (!p.slots)
-        builder_fail(&b, -ENOMEM, "out of memory");
+    struct gbnf p;
+    gbnf_open(&p, &b, s, n);
     gbnf_skip_space(&p, true);
     while (going(&p))
         parse_rule(&p);
-    for (uint32_t i = 0; i < p.n_rules && !b.failed; i++)
-        if (!p.rules[i].defined)
-            fail_at(&p, p.rules[i].used_at, -EINVAL, "there is no rule ", p.rules[i].name);
-    while (!b.failed && root < p.n_rules && strcmp(p.rules[root].name, "root") != 0)
-        root++;
-    if (!b.failed && root == p.n_rules)
-        builder_fail(&b, -EINVAL, "there is no rule root");
-    if (!b.failed)
-        link_loops(&p);
-    int rc = builder_finish(&b, b.failed ? 0 : p.rules[root].start, out, err);
-    builder_close(&b);
-    return rc;
+    return gbnf_finish(&p, "root", out, err);
 }

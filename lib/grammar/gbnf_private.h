@@ -1,4 +1,4 @@
-/* gbnf_private.h - the text of a GBNF grammar as it is read, for gbnf.c and gbnf_regular.c. */
+/* gbnf_private.h - the text of a grammar as it is read, for gbnf.c, gbnf_regular.c and lark.c. */
 #pragma once
 #include "code_ranges.h"
 #include "grammar_builder.h"
@@ -36,6 +36,21 @@ struct gbnf {
     uint64_t seed;   /* of the hashes of names, which a client chooses */
 };
 
+/* The text is s[n]; gbnf_finish() checks that all rules are there and makes the grammar that begins with
+ * `name`. It closes the builder. */
+void gbnf_open(struct gbnf *p, struct builder *b, const char *s, size_t n);
+int gbnf_finish(struct gbnf *p, const char *name, struct grammar **out, struct error *err);
+/* Fails with line and column of a byte of the text. Returns false. */
+bool gbnf_fail(struct gbnf *p, size_t at, int code, const char *what, const char *name);
+/* The rule's number; a new rule where there is none. */
+uint32_t gbnf_rule_of(struct gbnf *p, const char *name);
+/* False, and a failure: the rule has a definition. Otherwise it has one now, for gbnf_define(). */
+bool gbnf_may_define(struct gbnf *p, uint32_t rule, size_t at);
+void gbnf_define(struct gbnf *p, uint32_t rule, struct gbnf_span s);
+struct gbnf_span gbnf_new_span(struct gbnf *p);
+/* The element as often as it may come. */
+struct gbnf_span gbnf_repeated(struct gbnf *p, struct gbnf_span x, uint32_t min, uint32_t max);
+
 /* Parts of the text; the place moves behind what was taken. A failure goes to the builder. */
 bool gbnf_looking_at(const struct gbnf *p, const char *text);
 bool gbnf_take(struct gbnf *p, const char *text);
@@ -44,6 +59,7 @@ uint32_t gbnf_take_char(struct gbnf *p);
 const char *gbnf_take_name(struct gbnf *p);
 /* The class behind its [. */
 void gbnf_take_class(struct gbnf *p, struct code_ranges *set);
+bool gbnf_take_number(struct gbnf *p, uint32_t *out);
 bool gbnf_take_repetition(struct gbnf *p, uint32_t *min, uint32_t *max);
 /* Goes to the | of a line that goes on with the rule above it. */
 bool gbnf_goes_on(struct gbnf *p);

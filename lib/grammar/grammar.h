@@ -87,6 +87,12 @@ int grammar_from_regex(struct grammar **out, const char *s, size_t n, struct err
 /* llama.cpp's GBNF: the rule `root`. -EINVAL: not a grammar, line and column in the words; -ENOTSUP: left
  * recursion, by the rule's name; -E2BIG, -ENOMEM. */
 int grammar_from_gbnf(struct grammar **out, const char *s, size_t n, struct error *err);
+/* Lark's: the rule `start`; terminals and rules, strings, regular expressions in Python's words as far as
+ * ECMA-262 has them (\d, \w are ASCII), repetitions, %import of common terminals, %ignore. Templates, flags
+ * but s, u and a string's i, and other directives are -ENOTSUP. Errors as above. */
+int grammar_from_lark(struct grammar **out, const char *s, size_t n, struct error *err);
+/* GBNF where the text has ::=, else Lark. */
+int grammar_from_text(struct grammar **out, const char *s, size_t n, struct error *err);
 /* One of n texts. */
 int grammar_from_choice(struct grammar **out, const char *const *texts, const size_t *lens, size_t n,
                         struct error *err);

@@ -1,5 +1,5 @@
 // constrained.mjs URL [STREAMS [TOKENS [ROUNDS]]] - tokens/s of texts that are held to a schema beside free ones: the same number of
-// streams and tokens, in turns; medians of the rounds, and the share of the free speed. Start: hearthd serve --n-slots STREAMS.
+// streams and tokens, in turns; medians of the rounds, and the share of the free speed. Start: hearthd serve --slots STREAMS.
 const [url, streams = 8, tokens = 96, rounds = 5] = process.argv.slice(2);
 
 const text = { type: "string", minLength: 20, maxLength: 60 };

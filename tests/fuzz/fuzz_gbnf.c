@@ -1,5 +1,5 @@
-/* fuzz_gbnf - any bytes as a GBNF grammar, a zero byte, and a text: compiled or refused with words, and the
- * text is taken as far as it goes. */
+/* fuzz_gbnf - any bytes as a grammar, GBNF or Lark's, a zero byte, and a text: compiled or refused with
+ * words, and the text is taken as far as it goes. */
 #include "fuzz.h"
 #include "grammar/matcher.h"
 
@@ -12,7 +12,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct grammar *g = NULL;
     struct matcher *m;
     struct error err = {0};
-    int rc = grammar_from_gbnf(&g, size ? (const char *)data : "", n, &err);
+    int rc = grammar_from_text(&g, size ? (const char *)data : "", n, &err);
     CHECK(rc == 0 || err.text[0]);
     if (rc < 0)
         return 0;

@@ -56,6 +56,7 @@ DAEMON_TEST(constrain, every_field_that_asks_for_a_language_is_obeyed)
                                        "\"guided_regex\":\"yes|no\"",
                                        "\"grammar\":\"root ::= \\\"yes\\\" | \\\"no\\\"\"",
                                        "\"guided_grammar\":\"root ::= \\\"yes\\\" | \\\"no\\\"\"",
+                                       "\"guided_grammar\":\"start: \\\"yes\\\" | /no/\"",
                                        "\"guided_choice\":[\"yes\",\"no\"]",
                                        "\"structured_outputs\":{\"choice\":[\"yes\",\"no\"]}",
                                        "\"structured_outputs\":{\"regex\":\"yes|no\"}"};
