@@ -16,10 +16,17 @@
  *   pairs   (2 bits)  [half 2][lane 32][block of the half 4]: word r in bits 2r, 2r+1 of a byte   1024 bytes
  *   bits    (1 bit)   [lane 32][pair of blocks 4]: word r of block 2 p + e in bit 4 e + r          512 bytes
  *
- * Signed types (Q6_K, Q5_0, Q4_0, MXFP4) hold value - zero in two's complement: the upper four bits in the
- * nibble, the rest in the smaller plane. A product puts it at the top of a byte, which multiplies it by 4, 8
- * or 16, and divides the float sum by the same factor (a power of two: exact). Unsigned types have the low
- * four bits in the nibble.
+ * Signed types (Q6_K, Q5_0, Q4_0) hold value - zero in two's complement: the upper four bits in the nibble,
+ * the rest in the smaller plane. A product puts it at the top of a byte, which multiplies it by 4, 8 or 16,
+ * and divides the float sum by the same factor (a power of two: exact). Unsigned types have the low four bits
+ * in the nibble.
+ *
+ * Types with a codebook hold codes. A lane looks four of them up at once, so they lie in adjacent nibbles of
+ * a word: code i of word r in block 2 p + e is nibble q % 8 of word q / 8, where q = 16 e + 4 r + i.
+ *
+ *   codes   (4 bits)  [pair p 4][lane 32][word 4]                                                  2048 bytes
+ *   threes  (3 bits)  [word 3][lane 32][pair p 4]: the nibbles' highest bits have word 3, bit b of its codes
+ *                     in word b                                                                    1536 bytes
  *
  *   type   planes            then, by row of 16                                             bytes bits/weight
  *   Q4_K   nibbles           {d, dmin f16; 12 bytes of 6-bit scales and minimums, below}     2304   4.5
@@ -30,7 +37,11 @@
  *   Q5_0   nibbles, bits     8 f16 scales                                                    2816   5.5
  *   Q4_0   nibbles           8 f16 scales                                                    2304   4.5
  *   Q5_1   nibbles, bits     8 f16 scales; then of all rows 8 f16 minimums                   3072   6
- *   MXFP4  nibbles, bits     8 bf16 scales: powers of two beyond f16                         2816   5.5
+ *   MXFP4  codes             8 bf16 scales: powers of two beyond f16                         2304   4.5
+ *   IQ4_NL codes             8 f16 scales                                                    2304   4.5
+ *   NVFP4  codes             16 scales of type E4M3, halved when read                        2304   4.5
+ *   CODES  codes             16 int8 scales; then d f32 of all rows; then the codebook       2384   4.66
+ *   THREES threes            the same                                                        1872   3.66
  *   F16    [column / 8][row 16][column % 8]                                                  8192   16
  *   BF16   the same                                                                          8192   16
  *   F32    [column / 4][row 16][column % 4]                                                 16384   32
@@ -39,8 +50,10 @@
  * s | m << 4, of block 4 h + i; byte i of word 2 holds the high two bits, s | m << 2, of block i, then of
  * block 4 + i. So each half of a tile has its scales in two words.
  *
- * GGUF's Q3_K, IQ3_S, TQ1_0 and TQ2_0 become Q6_K, Q4_1 becomes Q5_1, IQ4_NL becomes Q8_0: the same formula
- * over wider values; no bit of a result changes.
+ * The codebook of CODES and THREES is 16 int8 by code (THREES: 8); d has its unit (quant_codes.h) as a
+ * factor. So GGUF's IQ4_XS, IQ3_S and IQ3_XXS become CODES, and IQ2_*, IQ1_* and TQ*, which have at most
+ * eight values, THREES. Q3_K becomes Q6_K, Q4_1 becomes Q5_1: the same formula over wider values. No bit of a
+ * result changes.
  *
  * ACTIVATIONS  of up to 8 columns (rows of a step) lie in a panel, super-block after super-block, each of
  * activation_super_bytes():
@@ -70,6 +83,10 @@ enum tile_type {
     TILE_Q4_0,
     TILE_Q5_1,
     TILE_MXFP4,
+    TILE_IQ4_NL,
+    TILE_NVFP4,
+    TILE_CODES,
+    TILE_THREES,
     TILE_F16,
     TILE_BF16,
     TILE_F32,
@@ -80,12 +97,14 @@ enum tile_type {
 #define TILE_NIBBLE_PLANE 2048
 #define TILE_PAIR_PLANE   1024
 #define TILE_BIT_PLANE    512
+#define TILE_CODE_PLANE   2048
+#define TILE_THREE_PLANE  1536
 #define TILE_ROW_SCALES   16 /* bytes per row of scales (of minimums) in every integer type */
 
 static inline bool tile_has_nibbles(uint32_t type)
 {
     return type == TILE_Q4_K || type == TILE_Q5_K || type == TILE_Q6_K || type == TILE_Q5_0 ||
-           type == TILE_Q4_0 || type == TILE_Q5_1 || type == TILE_MXFP4;
+           type == TILE_Q4_0 || type == TILE_Q5_1;
 }
 
 static inline bool tile_has_pairs(uint32_t type)
@@ -95,7 +114,30 @@ static inline bool tile_has_pairs(uint32_t type)
 
 static inline bool tile_has_bits(uint32_t type)
 {
-    return type == TILE_Q5_K || type == TILE_Q5_0 || type == TILE_Q5_1 || type == TILE_MXFP4;
+    return type == TILE_Q5_K || type == TILE_Q5_0 || type == TILE_Q5_1;
+}
+
+/* Codes of 4 bits. */
+static inline bool tile_has_codes(uint32_t type)
+{
+    return type == TILE_MXFP4 || type == TILE_IQ4_NL || type == TILE_NVFP4 || type == TILE_CODES;
+}
+
+static inline bool tile_is_coded(uint32_t type)
+{
+    return tile_has_codes(type) || type == TILE_THREES;
+}
+
+/* The codebook lies in the tile. */
+static inline bool tile_has_book(uint32_t type)
+{
+    return type == TILE_CODES || type == TILE_THREES;
+}
+
+/* Scales stand per 16 values, not per 32. */
+static inline bool tile_is_halved(uint32_t type)
+{
+    return tile_has_pairs(type) || tile_has_book(type) || type == TILE_NVFP4;
 }
 
 static inline bool tile_is_float(uint32_t type)
@@ -112,10 +154,30 @@ static inline uint32_t tile_small_plane(uint32_t type)
 /* Offset of an integer type's scales: behind its planes. */
 static inline uint32_t tile_scales(uint32_t type)
 {
-    return type == TILE_Q8_0 ? TILE_BYTES_PLANE
-                             : tile_small_plane(type) + (tile_has_pairs(type)  ? TILE_PAIR_PLANE
-                                                         : tile_has_bits(type) ? TILE_BIT_PLANE
-                                                                               : 0);
+    if (type == TILE_Q8_0)
+        return TILE_BYTES_PLANE;
+    if (tile_has_codes(type))
+        return TILE_CODE_PLANE;
+    if (type == TILE_THREES)
+        return TILE_THREE_PLANE;
+    return tile_small_plane(type) + (tile_has_pairs(type)  ? TILE_PAIR_PLANE
+                                     : tile_has_bits(type) ? TILE_BIT_PLANE
+                                                           : 0);
+}
+
+/* Offset of the codebook in a tile that has one. */
+static inline uint32_t tile_book(uint32_t type)
+{
+    return tile_scales(type) + TILE_ROWS * (TILE_ROW_SCALES + 4);
+}
+
+/* Word i (0..3) of the codebook of a type whose tiles have none: the values of codes 4 i .. + 3, the first in
+ * the lowest byte. E2M1 doubled for MXFP4 and NVFP4, the table of IQ4_NL. */
+static inline uint32_t tile_fixed_book(uint32_t type, uint32_t i)
+{
+    if (type == TILE_IQ4_NL)
+        return i == 0 ? 0xbfad9881u : i == 1 ? 0xf6eaddcfu : i == 2 ? 0x26190d01u : 0x71594535u;
+    return i == 0 ? 0x03020100u : i == 1 ? 0x0c080604u : i == 2 ? 0xfdfeff00u : 0xf4f8fafcu;
 }
 
 /* Bytes of a super-block tile: a multiple of 16. */
@@ -123,7 +185,10 @@ static inline uint32_t tile_super_bytes(uint32_t type)
 {
     if (tile_is_float(type))
         return TILE_ROWS * TILE_COLUMNS * (type == TILE_F32 ? 4 : 2);
-    uint32_t more = type == TILE_Q6_K ? 2 * TILE_ROWS : type == TILE_Q2_K ? 4 * TILE_ROWS : 0;
+    uint32_t more = type == TILE_Q6_K     ? 2 * TILE_ROWS
+                    : type == TILE_Q2_K   ? 4 * TILE_ROWS
+                    : tile_has_book(type) ? 5 * TILE_ROWS
+                                          : 0;
     return tile_scales(type) + TILE_ROWS * TILE_ROW_SCALES * (type == TILE_Q5_1 ? 2 : 1) + more;
 }
 #define TILE_MAX_SUPER_BYTES 16384 /* F32: the least that a stage must hold */

@@ -27,6 +27,8 @@
  *            simt_mma16_s8s8(c, a, b)                         m16n8k16: c[4] += a[2] * b
  *
  * THREAD     simt_dp4a(a, b, c)       c + the dot product of two words' four int8
+ *            simt_permute(a, b, by)   byte i is byte (by >> 4 i & 7) of a, then b; bit 3 of the four lowest
+ *                                     nibbles of `by` is 0, and its upper half does not matter
  *
  * ORDERED    relaxed, acquire and release at gpu scope (the device) or sys scope (the host too), u32; some
  *            have _u64 forms. Memory that another thread accesses unordered may be accessed by these

@@ -1,5 +1,5 @@
 /* simt_ptx.h - the intrinsics of simt.h as inline PTX; included by simt.h only. Every statement except
- * simt_dp4a()'s is volatile and clobbers memory, so that the compiler keeps its place among loads and stores;
+ * simt_dp4a()'s and simt_permute()'s is volatile and clobbers memory, so that the compiler keeps its place;
  * -fconvergent-functions (hearth_ptx() in cmake/Ptx.cmake) keeps it from being copied into branches. */
 #pragma once
 
@@ -99,6 +99,13 @@ SIMT_INLINE int32_t simt_dp4a(uint32_t a, uint32_t b, int32_t c)
 {
     __asm__("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(c) : "r"(a), "r"(b));
     return c;
+}
+
+SIMT_INLINE uint32_t simt_permute(uint32_t a, uint32_t b, uint32_t by)
+{
+    uint32_t v;
+    __asm__("prmt.b32 %0, %1, %2, %3;" : "=r"(v) : "r"(a), "r"(b), "r"(by));
+    return v;
 }
 
 /* Ordered accesses. */

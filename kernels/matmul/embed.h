@@ -13,6 +13,28 @@
 #include "abi/tile.h"
 #include "device/interpreter.h"
 
+/* Word r of lane `lane` in block j of a tile with codes: the codes' values. */
+SIMT_INLINE uint32_t embed_look_up(uint32_t type, const SIMT_GLOBAL char *tile, uint32_t j, uint32_t lane,
+                                   uint32_t r)
+{
+    const SIMT_GLOBAL uint32_t *book = (const SIMT_GLOBAL uint32_t *)(tile + tile_book(type));
+    const SIMT_GLOBAL uint32_t *words = (const SIMT_GLOBAL uint32_t *)(tile + lane * 16);
+    uint32_t w = j % 2 * 2 + r / 2, codes, value = 0;
+    if (tile_has_codes(type))
+        codes = words[j / 2 * 128 + w];
+    else if (w < 3)
+        codes = words[w * 128 + j / 2] & 0x77777777u;
+    else
+        codes = (words[j / 2] >> 3 & 0x11111111u) | (words[128 + j / 2] >> 2 & 0x22222222u) |
+                (words[256 + j / 2] >> 1 & 0x44444444u);
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t code = codes >> (r % 2 * 16 + 4 * i) & 15;
+        uint32_t from = tile_has_book(type) ? book[code / 4] : tile_fixed_book(type, code / 4);
+        value |= (from >> code % 4 * 8 & 0xffu) << 8 * i;
+    }
+    return value;
+}
+
 /* Word `quad` (columns 4 quad .. + 3) of row `row` of an integer tile: bytes as they are stored. */
 SIMT_INLINE uint32_t embed_word(uint32_t type, const SIMT_GLOBAL char *tile, uint32_t row, uint32_t quad)
 {
@@ -20,8 +42,10 @@ SIMT_INLINE uint32_t embed_word(uint32_t type, const SIMT_GLOBAL char *tile, uin
     const SIMT_GLOBAL char *mine = tile + lane * 16, *plane = mine + tile_small_plane(type);
     if (type == TILE_Q8_0)
         return *(const SIMT_GLOBAL uint32_t *)(mine + j * 512 + r * 4);
+    if (tile_is_coded(type))
+        return embed_look_up(type, tile, j, lane, r);
     uint32_t n_small = tile_has_pairs(type) ? 2 : tile_has_bits(type) ? 1 : 0, small = 0;
-    bool high = type == TILE_Q6_K || type == TILE_Q5_0 || type == TILE_Q4_0 || type == TILE_MXFP4;
+    bool high = type == TILE_Q6_K || type == TILE_Q5_0 || type == TILE_Q4_0;
     if (tile_has_pairs(type))
         small = *(const SIMT_GLOBAL uint32_t *)(plane + j / 4 * 512 + j % 4 * 4) >> 2 * r & 0x03030303u;
     else if (tile_has_bits(type))
@@ -57,6 +81,10 @@ SIMT_INLINE void embed_scale(uint32_t type, const SIMT_GLOBAL char *tile, uint32
         const SIMT_GLOBAL uint16_t *d = (const SIMT_GLOBAL uint16_t *)after + 2 * row;
         *scale = f16_to_float(d[0]) * (float)(bytes[i] & 15);
         *min = f16_to_float(d[1]) * (float)(bytes[i] >> 4);
+    } else if (tile_has_book(type)) {
+        *scale = ((const SIMT_GLOBAL float *)after)[row] * (float)(int8_t)bytes[i];
+    } else if (type == TILE_NVFP4) {
+        *scale = arith_from_bits((uint32_t)bytes[i] << 20) * 0x1p119f;
     } else {
         *scale = type == TILE_MXFP4 ? arith_from_bits((uint32_t)halves[j] << 16) : f16_to_float(halves[j]);
         if (type == TILE_Q5_1)
@@ -78,7 +106,7 @@ SIMT_INLINE simt_u4 embed_quad(uint32_t type, const SIMT_GLOBAL char *tile, uint
         return out;
     }
     bool is_signed = type == TILE_Q6_K || type == TILE_Q8_0 || type == TILE_Q5_0 || type == TILE_Q4_0 ||
-                     type == TILE_MXFP4;
+                     tile_is_coded(type);
     uint32_t word = embed_word(type, tile, row, quad);
     float scale, min;
     embed_scale(type, tile, row, quad, &scale, &min);

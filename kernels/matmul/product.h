@@ -449,6 +449,11 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
             PRODUCT_CASE(TILE_Q8_0, true);
             PRODUCT_CASE(TILE_Q5_0, true);
             PRODUCT_CASE(TILE_Q4_0, true);
+            PRODUCT_CASE(TILE_MXFP4, true);
+            PRODUCT_CASE(TILE_IQ4_NL, true);
+            PRODUCT_CASE(TILE_NVFP4, true);
+            PRODUCT_CASE(TILE_CODES, true);
+            PRODUCT_CASE(TILE_THREES, true);
         }
     switch (type) {
         PRODUCT_CASE(TILE_Q4_K, false);
@@ -458,8 +463,12 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
         PRODUCT_CASE(TILE_Q8_0, false);
         PRODUCT_CASE(TILE_Q5_0, false);
         PRODUCT_CASE(TILE_Q4_0, false);
-        PRODUCT_CASE(TILE_MXFP4, false);
         PRODUCT_CASE(TILE_Q5_1, false);
+        PRODUCT_CASE(TILE_MXFP4, false);
+        PRODUCT_CASE(TILE_IQ4_NL, false);
+        PRODUCT_CASE(TILE_NVFP4, false);
+        PRODUCT_CASE(TILE_CODES, false);
+        PRODUCT_CASE(TILE_THREES, false);
         PRODUCT_CASE(TILE_F16, false);
         PRODUCT_CASE(TILE_BF16, false);
         PRODUCT_CASE(TILE_F32, false);

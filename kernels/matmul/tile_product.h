@@ -9,6 +9,10 @@
  * (arith.h). Signed types come 4, 8 or 16 times too large (tile.h): the same step divides by that power of
  * two.
  *
+ * CODES  are looked up: prmt takes four of them, as nibbles of a selector, to four bytes of a table of eight,
+ * which is a codebook of three bits; one of four bits takes two of these and a third that chooses by the
+ * codes' highest bits.
+ *
  * ONE COLUMN  An mma multiplies eight columns, and a single sequence has one. So each block of 32 gets a
  * column of its own, with zeros in the others: eight mma into one accumulator make the sums of all eight
  * blocks, and a lane has those of two blocks, with their scales, instead of eight. Then the blocks are added
@@ -22,6 +26,9 @@
  *     Q4_K        251        432      560
  *     Q6_K        268        509      815
  *     Q8_0        129        287     1055
+ *     MXFP4       317        486      560
+ *     CODES       353        617      579
+ *     THREES      238        451      455
  *
  * FLOATS  Chains of fmaf over the 256 columns, ascending: lane l has row l % 16 and columns 4 (l / 16) .. + 3
  * of the panel. 8192 bytes of f16 take 500 cycles to arrive; 256 x 4 fmaf per lane and 320 loads take a warp
@@ -37,7 +44,7 @@
 #define TILE_MAX_PANEL 2
 
 /* Scales of one or four blocks, rows g and g + 8: a byte per block (in `min` too) for Q4_K and Q5_K, a byte
- * per half-block for Q6_K and Q2_K, 16 bits per block for the others. */
+ * per half-block where scales stand per 16, 16 bits per block for the others. */
 struct tile_scales {
     uint32_t word[2][2], min[2][2]; /* [row] */
 };
@@ -107,17 +114,14 @@ SIMT_INLINE void tile_read_d(const uint32_t type, const SIMT_SHARED char *tile, 
         both = tile_load1(after + 4 * r);
     else if (type == TILE_Q6_K)
         both = *(const SIMT_SHARED uint16_t *)(after + 2 * r);
-    *d = f16_to_float(both & 0xffffu);
+    *d = tile_has_book(type) ? arith_from_bits(tile_load1(after + 4 * r)) : f16_to_float(both & 0xffffu);
     *dmin = f16_to_float(both >> 16);
 }
 
 /* The factor by which the sums of a type are too large. */
 SIMT_INLINE float tile_excess(const uint32_t type)
 {
-    return type == TILE_Q6_K                         ? 4.0f
-           : type == TILE_Q5_0 || type == TILE_MXFP4 ? 8.0f
-           : type == TILE_Q4_0                       ? 16.0f
-                                                     : 1.0f;
+    return type == TILE_Q6_K ? 4.0f : type == TILE_Q5_0 ? 8.0f : type == TILE_Q4_0 ? 16.0f : 1.0f;
 }
 
 /* Extracts the scales of block i, or of its half-block h for types with scales per 16. Integer scales are
@@ -130,8 +134,8 @@ SIMT_INLINE void tile_scale_of(const uint32_t type, const struct tile_scales *s,
         if (type == TILE_Q4_K || type == TILE_Q5_K) {
             out->s[row] = (float)(s->word[row][0] >> 8 * i & 0xffu);
             out->min[row] = (float)(s->min[row][0] >> 8 * i & 0xffu);
-        } else if (type == TILE_Q6_K) { /* shifted as a whole word: extending a byte's sign takes three
-                                           instructions more */
+        } else if (type == TILE_Q6_K || tile_has_book(type)) { /* shifted as a whole word: extending a byte's
+                                           sign takes three instructions more */
             int32_t byte = (int32_t)(s->word[row][i / 2] << (24 - 16 * (i % 2) - 8 * h)) >> 24;
             out->s[row] = (float)byte * (1 / tile_excess(type));
             out->min[row] = 0;
@@ -139,6 +143,10 @@ SIMT_INLINE void tile_scale_of(const uint32_t type, const struct tile_scales *s,
             uint32_t byte = s->word[row][i / 2] >> (16 * (i % 2) + 8 * h);
             out->s[row] = (float)(byte & 15);
             out->min[row] = (float)(byte >> 4 & 15);
+        } else if (type == TILE_NVFP4) { /* E4M3, halved: 2^119 lifts the exponent's bias from 127 to 8 */
+            uint32_t byte = s->word[row][i / 2] >> (16 * (i % 2) + 8 * h) & 0xffu;
+            out->s[row] = arith_from_bits(byte << 20) * 0x1p119f;
+            out->min[row] = 0;
         } else {
             uint32_t bits = s->word[row][i / 2] >> 16 * (i % 2) & 0xffffu;
             out->s[row] = type == TILE_MXFP4 ? arith_from_bits(bits << 16) : f16_to_float(bits);
@@ -158,7 +166,7 @@ SIMT_INLINE uint32_t tile_move(uint32_t w, uint32_t bit, uint32_t to, uint32_t m
 SIMT_INLINE void tile_unpack(const uint32_t type, const uint32_t nibbles[4], uint32_t small, uint32_t e,
                              uint32_t a[4])
 {
-    bool high = type == TILE_Q6_K || type == TILE_Q5_0 || type == TILE_Q4_0 || type == TILE_MXFP4;
+    bool high = type == TILE_Q6_K || type == TILE_Q5_0 || type == TILE_Q4_0;
 #pragma unroll
     for (uint32_t r = 0; r < 4; r++) {
         uint32_t w = 0;
@@ -170,11 +178,47 @@ SIMT_INLINE void tile_unpack(const uint32_t type, const uint32_t nibbles[4], uin
             w |= tile_move(small, 2 * r, 2, 0x0c0c0c0cu);
         if (type == TILE_Q2_K)
             w = small >> 2 * r & 0x03030303u;
-        if (type == TILE_Q5_0 || type == TILE_MXFP4)
+        if (type == TILE_Q5_0)
             w |= tile_move(small, 4 * e + r, 3, 0x08080808u);
         if (type == TILE_Q5_K || type == TILE_Q5_1)
             w |= tile_move(small, 4 * e + r, 4, 0x10101010u);
         a[r] = w;
+    }
+}
+
+/* --- codes --- */
+
+SIMT_INLINE void tile_read_book(const uint32_t type, const SIMT_SHARED char *tile, uint32_t book[4])
+{
+    if (tile_has_book(type))
+        tile_load4(tile + tile_book(type), book);
+    for (uint32_t i = 0; !tile_has_book(type) && i < 4; i++)
+        book[i] = tile_fixed_book(type, i);
+}
+
+/* The codes of pair p of blocks, from this lane's words of the three planes: three bits in each nibble. */
+SIMT_INLINE void tile_unpack_threes(const uint32_t w[3][4], uint32_t p, uint32_t codes[4])
+{
+    for (uint32_t i = 0; i < 3; i++)
+        codes[i] = w[i][p] & 0x77777777u;
+    codes[3] = (w[0][p] >> 3 & 0x11111111u) | (w[1][p] >> 2 & 0x22222222u) | (w[2][p] >> 1 & 0x44444444u);
+}
+
+/* The A fragment of a block from its two words of codes: the values of codes of three bits are in the lower
+ * half of the codebook; of four bits bit 3 chooses between both halves' values. */
+SIMT_INLINE void tile_look_up(const uint32_t type, const uint32_t book[4], const uint32_t codes[2],
+                              uint32_t a[4])
+{
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+        uint32_t low = codes[i] & 0x77777777u, upper = (codes[i] >> 1 & 0x44444444u) | 0x32103210u;
+#pragma unroll
+        for (uint32_t h = 0; h < 2; h++) {
+            uint32_t v = simt_permute(book[0], book[1], low >> 16 * h);
+            if (type != TILE_THREES)
+                v = simt_permute(v, simt_permute(book[2], book[3], low >> 16 * h), upper >> 16 * h);
+            a[2 * i + h] = v;
+        }
     }
 }
 
@@ -227,7 +271,7 @@ SIMT_INLINE void tile_fold32(const uint32_t type, const uint32_t a[4], const str
     }
 }
 
-/* The same with scales per 16: Q6_K and Q2_K. The minimums of Q2_K stand per 16 too; an mma with ones
+/* The same with scales per 16. The minimums of Q2_K stand per 16 too; an mma with ones
  * computes the sums that they multiply. */
 SIMT_INLINE void tile_fold16(const uint32_t type, const uint32_t a[4], const struct tile_scale s[2],
                              const struct tile_column *x, float c[4], float m[4])
@@ -258,7 +302,7 @@ SIMT_INLINE float tile_value(const uint32_t type, float d, float dmin, float c, 
 {
     if (type == TILE_Q4_K || type == TILE_Q5_K || type == TILE_Q2_K)
         return __builtin_fmaf(d, c, -(dmin * m));
-    if (type == TILE_Q6_K)
+    if (type == TILE_Q6_K || tile_has_book(type))
         return d * c;
     return type == TILE_Q5_1 ? c + m : c;
 }
@@ -300,9 +344,16 @@ SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t n_pane
 {
     const uint32_t n_pairs = n == 1 ? 1 : n / 2, per_pair = n == 1 ? 1 : 2;
     const SIMT_SHARED char *plane = tile + tile_small_plane(type) + lane * 16;
-    uint32_t small[4] = {0};
+    uint32_t small[4] = {0}, book[4], threes[3][4];
     struct tile_scales scales;
     tile_read_scales(type, n, tile, lane, first, &scales);
+    if (tile_is_coded(type))
+        tile_read_book(type, tile, book);
+    for (uint32_t i = 0; type == TILE_THREES && i < 3; i++)
+        if (n == 1)
+            threes[i][0] = tile_load1(tile + i * 512 + lane * 16 + first / 2 * 4);
+        else
+            tile_load2(tile + i * 512 + lane * 16 + first * 2, threes[i]);
     if (tile_has_pairs(type) && n == 1) /* a word per block */
         small[0] = tile_load1(plane + first / 4 * 512 + first % 4 * 4);
     else if (tile_has_pairs(type))
@@ -315,10 +366,14 @@ SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t n_pane
     for (uint32_t pair = 0; pair < n_pairs; pair++) {
         struct tile_column columns[TILE_MAX_PANEL][2];
         uint32_t nibbles[4] = {0};
-        if (tile_has_nibbles(type) && n == 1)
+        if ((tile_has_nibbles(type) || tile_has_codes(type)) && n == 1)
             tile_load2(tile + first / 2 * 512 + lane * 16 + first % 2 * 8, nibbles);
-        else if (tile_has_nibbles(type))
+        else if (tile_has_nibbles(type) || tile_has_codes(type))
             tile_load4(tile + (first / 2 + pair) * 512 + lane * 16, nibbles);
+        if (type == TILE_THREES)
+            tile_unpack_threes(threes, pair, nibbles);
+        for (uint32_t i = 0; type == TILE_THREES && n == 1 && i < 2; i++)
+            nibbles[i] ^= (nibbles[i] ^ nibbles[i + 2]) & -(first % 2); /* those of the odd block */
 #pragma unroll
         for (uint32_t p = 0; p < n_panels; p++)
             tile_columns(&x[p], per_pair, is_far, lane, super, first + 2 * pair, columns[p]);
@@ -328,14 +383,16 @@ SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t n_pane
             struct tile_scale s[2];
             if (type == TILE_Q8_0)
                 tile_load4(tile + (first + i) * 512 + lane * 16, a);
+            else if (tile_is_coded(type))
+                tile_look_up(type, book, nibbles + 2 * e, a);
             else
                 tile_unpack(type, nibbles, small[tile_has_pairs(type) ? i : pair], e, a);
             tile_scale_of(type, &scales, i, 0, &s[0]);
-            if (tile_has_pairs(type))
+            if (tile_is_halved(type))
                 tile_scale_of(type, &scales, i, 1, &s[1]);
 #pragma unroll
             for (uint32_t p = 0; p < n_panels; p++)
-                if (tile_has_pairs(type))
+                if (tile_is_halved(type))
                     tile_fold16(type, a, s, &columns[p][e], c[p], m[p]);
                 else
                     tile_fold32(type, a, s, &columns[p][e], c[p], m[p]);
@@ -397,8 +454,12 @@ SIMT_INLINE void tile_read_own_scales(const uint32_t type, const SIMT_SHARED cha
 SIMT_INLINE void tile_dots(const uint32_t type, const SIMT_SHARED char *tile, uint32_t lane,
                            const struct activation *x, uint32_t base, int32_t dot[2][4])
 {
-    uint32_t mine = lane / 4 ^ 6, own[2], small[4] = {0}, nibbles[4] = {0};
+    uint32_t mine = lane / 4 ^ 6, own[2], small[4] = {0}, nibbles[4] = {0}, book[4], threes[3][4];
     const SIMT_SHARED char *plane = tile + tile_small_plane(type) + lane * 16;
+    if (tile_is_coded(type))
+        tile_read_book(type, tile, book);
+    for (uint32_t i = 0; type == TILE_THREES && i < 3; i++)
+        tile_load4(tile + i * 512 + lane * 16, threes[i]);
     tile_clear(dot[0]);
     tile_clear(dot[1]);
     tile_load2(x->near + base + mine / 2 * 64 + mine % 2 * 8 + lane % 4 * 16, own);
@@ -407,13 +468,17 @@ SIMT_INLINE void tile_dots(const uint32_t type, const SIMT_SHARED char *tile, ui
         uint32_t a[4], b[2] = {mine == j ? own[0] : 0, mine == j ? own[1] : 0};
         if (tile_has_pairs(type) ? j % 4 == 0 : tile_has_bits(type) && j == 0)
             tile_load4(plane + j / 4 * 512, small);
-        if (tile_has_nibbles(type) && j % 2 == 0)
+        if ((tile_has_nibbles(type) || tile_has_codes(type)) && j % 2 == 0)
             tile_load4(tile + j / 2 * 512 + lane * 16, nibbles);
+        else if (type == TILE_THREES && j % 2 == 0)
+            tile_unpack_threes(threes, j / 2, nibbles);
         if (type == TILE_Q8_0)
             tile_load4(tile + j * 512 + lane * 16, a);
+        else if (tile_is_coded(type))
+            tile_look_up(type, book, nibbles + 2 * (j % 2), a);
         else
             tile_unpack(type, nibbles, small[tile_has_pairs(type) ? j % 4 : j / 2], j % 2, a);
-        if (tile_has_pairs(type)) {
+        if (tile_is_halved(type)) {
             simt_mma16_s8s8(dot[0], a, b[0]);
             simt_mma16_s8s8(dot[1], a + 2, b[1]);
         } else {
@@ -458,12 +523,12 @@ SIMT_INLINE void tile_multiply_one(const uint32_t type, const SIMT_SHARED char *
         a[e] = arith_from_bits(both[0]);
         sum[e] = arith_from_bits(both[1]);
         tile_scale_of(type, &scales, e, 0, &s[0]);
-        if (tile_has_pairs(type))
+        if (tile_is_halved(type))
             tile_scale_of(type, &scales, e, 1, &s[1]);
 #pragma unroll
         for (uint32_t row = 0; row < 2; row++) {
             uint32_t i = 2 * row + e;
-            f[row][e] = tile_has_pairs(type) ? tile_scaled16(dot[0][i], dot[1][i], s[0].s[row], s[1].s[row])
+            f[row][e] = tile_is_halved(type) ? tile_scaled16(dot[0][i], dot[1][i], s[0].s[row], s[1].s[row])
                                              : tile_scaled32(type, dot[0][i], s[0].s[row]);
             least[row][e] = s[0].min[row];
         }

@@ -254,10 +254,11 @@ void cuda_weights_note(const struct cuda_weights *w, const struct graph *g, char
 {
     static const struct {
         uint32_t type;
-        const char *words;
-    } converted[] = {{QUANT_Q3_K, "Q3_K as Q6_K"},     {QUANT_Q4_1, "Q4_1 as Q5_1"},
-                     {QUANT_IQ4_NL, "IQ4_NL as Q8_0"}, {QUANT_IQ3_S, "IQ3_S as Q6_K"},
-                     {QUANT_TQ1_0, "TQ1_0 as Q6_K"},   {QUANT_TQ2_0, "TQ2_0 as Q6_K"}};
+        const char *as; /* a type, or bits a weight */
+    } converted[] = {{QUANT_Q3_K, "Q6_K"},       {QUANT_Q4_1, "Q5_1"},        {QUANT_IQ4_XS, "4.7 bits"},
+                     {QUANT_IQ3_S, "4.7 bits"},  {QUANT_IQ3_XXS, "4.7 bits"}, {QUANT_IQ2_S, "3.7 bits"},
+                     {QUANT_IQ2_XS, "3.7 bits"}, {QUANT_IQ2_XXS, "3.7 bits"}, {QUANT_IQ1_M, "3.7 bits"},
+                     {QUANT_IQ1_S, "3.7 bits"},  {QUANT_TQ1_0, "3.7 bits"},   {QUANT_TQ2_0, "3.7 bits"}};
     size_t n = 0;
     *out = '\0';
     for (size_t c = 0; c < sizeof converted / sizeof *converted; c++) {
@@ -265,7 +266,9 @@ void cuda_weights_note(const struct cuda_weights *w, const struct graph *g, char
         for (uint32_t i = 0; i < w->n; i++)
             found = found || (w->matrices[i].n && model_weight(g->model, i)->type == converted[c].type);
         if (found && n < room)
-            n += (size_t)snprintf(out + n, room - n, "%s%s",
-                                  n ? ", " : "weights converted without loss: ", converted[c].words);
+            n +=
+                (size_t)snprintf(out + n, room - n, "%s%s as %s",
+                                 n ? ", " : "weights converted without loss: ", quant_name(converted[c].type),
+                                 converted[c].as);
     }
 }

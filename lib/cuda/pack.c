@@ -10,7 +10,7 @@
 static const struct form {
     uint8_t tile, bits;
     bool is_signed;
-    bool widens; /* its scales are of 32 values, the tile's of 16 */
+    bool widens; /* its integer scales are of 32 values, the tile's of 16 */
 } forms[] = {
     [QUANT_Q4_K] = {TILE_Q4_K, 4, false},
     [QUANT_Q5_K] = {TILE_Q5_K, 5, false},
@@ -22,11 +22,19 @@ static const struct form {
     [QUANT_Q4_0] = {TILE_Q4_0, 4, true},
     [QUANT_Q4_1] = {TILE_Q5_1, 5, false},
     [QUANT_Q5_1] = {TILE_Q5_1, 5, false},
-    [QUANT_MXFP4] = {TILE_MXFP4, 5, true},
-    [QUANT_IQ4_NL] = {TILE_Q8_0, 8, true},
-    [QUANT_IQ3_S] = {TILE_Q6_K, 6, true, .widens = true},
-    [QUANT_TQ1_0] = {TILE_Q6_K, 6, true, .widens = true},
-    [QUANT_TQ2_0] = {TILE_Q6_K, 6, true, .widens = true},
+    [QUANT_MXFP4] = {TILE_MXFP4, 4, true},
+    [QUANT_IQ4_NL] = {TILE_IQ4_NL, 4, true},
+    [QUANT_NVFP4] = {TILE_NVFP4, 4, true},
+    [QUANT_IQ4_XS] = {TILE_CODES, 4, true, .widens = true},
+    [QUANT_IQ3_XXS] = {TILE_CODES, 4, true, .widens = true},
+    [QUANT_IQ3_S] = {TILE_CODES, 4, true, .widens = true},
+    [QUANT_IQ2_XXS] = {TILE_THREES, 3, true, .widens = true},
+    [QUANT_IQ2_XS] = {TILE_THREES, 3, true},
+    [QUANT_IQ2_S] = {TILE_THREES, 3, true},
+    [QUANT_IQ1_S] = {TILE_THREES, 3, true, .widens = true},
+    [QUANT_IQ1_M] = {TILE_THREES, 3, true},
+    [QUANT_TQ1_0] = {TILE_THREES, 3, true, .widens = true},
+    [QUANT_TQ2_0] = {TILE_THREES, 3, true, .widens = true},
     [QUANT_F16] = {TILE_F16, 16, true},
     [QUANT_BF16] = {TILE_BF16, 16, true},
     [QUANT_F32] = {TILE_F32, 32, true},
@@ -64,10 +72,28 @@ static void merge_u8(uint8_t *p, uint32_t bits)
     *p = (uint8_t)(*p | bits);
 }
 
+/* Stores code `v` of word r. */
+static void put_code(uint8_t *tile, uint32_t type, uint32_t lane, uint32_t j, uint32_t r, uint32_t i,
+                     uint32_t v)
+{
+    uint32_t q = j % 2 * 16 + r * 4 + i, word = q / 8, byte = q % 8 / 2, shift = q % 2 * 4;
+    if (tile_has_codes(type))
+        merge_u8(tile + j / 2 * 512 + lane * 16 + word * 4 + byte, v << shift);
+    else if (word < 3)
+        merge_u8(tile + word * 512 + lane * 16 + j / 2 * 4 + byte, v << shift);
+    else
+        for (uint32_t b = 0; b < 3; b++)
+            merge_u8(tile + b * 512 + lane * 16 + j / 2 * 4 + byte, (v >> b & 1) << (shift + 3));
+}
+
 /* Stores value `v` (its stored bits) of row `row` and column `c` in a tile's planes. */
 static void put_value(const struct form *f, uint8_t *tile, uint32_t row, uint32_t c, uint32_t v)
 {
     uint32_t lane = row % 8 * 4 + c % 16 / 4, j = c / 32, r = row / 8 + c % 32 / 16 * 2, byte = c % 4;
+    if (tile_is_coded(f->tile)) {
+        put_code(tile, f->tile, lane, j, r, byte, v);
+        return;
+    }
     if (f->bits == 8) {
         tile[j * 512 + lane * 16 + r * 4 + byte] = (uint8_t)v;
         return;
@@ -95,6 +121,16 @@ static void put_six_bits(uint8_t *p, const struct quant_super *s)
     }
 }
 
+/* The codebook is the same for all rows. */
+static void put_book(uint32_t type, uint8_t *tile, uint32_t row, const struct quant_super *s)
+{
+    const struct quant_codebook_values *book = &quant_codebooks[quant_codebook(type)];
+    float d = half_to_float(s->d) * book->unit;
+    uint32_t at = tile_book(forms[type].tile);
+    memcpy(tile + at - (TILE_ROWS - row) * 4, &d, 4);
+    memcpy(tile + at, book->value, sizeof book->value);
+}
+
 static void put_scales(uint32_t type, uint8_t *scales, uint32_t row, const struct quant_super *s)
 {
     uint32_t tile_type = forms[type].tile;
@@ -107,9 +143,14 @@ static void put_scales(uint32_t type, uint8_t *scales, uint32_t row, const struc
         put_six_bits(mine + 4, s);
         break;
     case TILE_Q6_K:
+        memcpy(after + 2 * row, &s->d, 2);
+        memcpy(mine, s->scale, 16);
+        break;
+    case TILE_NVFP4:
+    case TILE_CODES:
+    case TILE_THREES:
         for (int i = 0; i < 16; i++)
             mine[i] = (uint8_t)s->scale[forms[type].widens ? i / 2 : i];
-        memcpy(after + 2 * row, &s->d, 2);
         break;
     case TILE_Q2_K:
         for (int i = 0; i < 16; i++)
@@ -140,11 +181,13 @@ static void pack_integer_row(uint32_t type, const uint8_t *src, uint32_t n_block
     for (uint32_t j = n_blocks; j < 8; j++)
         s.s[j] = type == QUANT_MXFP4 ? MXFP4_NONE : 0;
     quant_super_read(type, src, n_blocks, &s);
+    bool meant = f->is_signed && !tile_is_coded(f->tile);
     uint32_t mask = (1u << f->bits) - 1;
     for (uint32_t c = 0; c < n_blocks * ARITH_BLOCK; c++)
-        put_value(f, tile, row, c,
-                  (f->is_signed ? (uint32_t)quant_super_value(type, s.q[c]) : s.q[c]) & mask);
+        put_value(f, tile, row, c, (meant ? (uint32_t)quant_super_value(type, s.q[c]) : s.q[c]) & mask);
     put_scales(type, tile + tile_scales(f->tile), row, &s);
+    if (tile_has_book(f->tile))
+        put_book(type, tile, row, &s);
 }
 
 static void pack_float_row(uint32_t size, const uint8_t *src, uint32_t n_columns, uint8_t *tile, uint32_t row)

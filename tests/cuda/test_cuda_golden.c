@@ -3,7 +3,9 @@
 #include "support/decoder_run.h"
 #include "support/golden.h"
 #include "support/models/made_model.h"
+#include "support/models/split_model.h"
 #include "support/sanitized.h"
+#include "support/temporary_dir.h"
 
 /* Bounds: those of the int8 arithmetic on cpu (test_cpu_golden.c). */
 #define WORST 0.045
@@ -222,23 +224,54 @@ Test(cuda_golden, whole_models_of_floats_choose_as_the_oracle_does)
     }
 }
 
+/* An executor gives the cpu's bits on a model without a reference. */
+static void compare(struct golden *g, const char *path, enum executor_kind kind, const char *name)
+{
+    for (uint32_t i = 0; i < g->n_tokens; i++)
+        g->tokens[i] = (int32_t)(i * 37 + 11) % 500;
+    struct decoder_run_config c = {.path = path, .n_threads = 2};
+    float *expected = decoder_run_logits(&c, g->tokens, g->n_tokens, 32);
+    c.ops = &cuda_backend;
+    c.libcuda = LIBCUDA;
+    c.kv_memory = KV_MEMORY;
+    c.kind = kind;
+    float *logits = decoder_run_logits(&c, g->tokens, g->n_tokens, 7);
+    check_bits(g, expected, logits, name);
+    free(expected);
+    free(logits);
+}
+
+/* Codebooks of which no recorded file is here. */
+Test(cuda_golden, models_of_every_codebook_have_the_cpus_bits)
+{
+    static const char *const types[] = {"iq4_xs", "iq3_s", "iq2_xs", "iq2_s",
+                                        "iq1_m",  "tq1_0", "tq2_0",  "nvfp4"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i += STRIDE) {
+        struct golden g = {.n_vocab = 512, .n_tokens = 12};
+        char path[64];
+        made_model("tiny-qwen3", types[i], path);
+        (void)snprintf(g.name, sizeof g.name, "tiny-qwen3 %s", types[i]);
+        compare(&g, path, EXECUTOR_PERSISTENT, "persistent");
+        unlink(path);
+    }
+}
+
 /* More experts than rows that are read together: their biases have a row each. */
 Test(cuda_golden, mixtures_of_many_experts_with_biases_have_the_cpus_bits)
 {
     struct golden g = {.name = "tiny-gpt-oss-24", .n_vocab = 512, .n_tokens = 20};
     char path[64];
     made_model("tiny-gpt-oss-24", "mxfp4", path);
-    for (uint32_t i = 0; i < g.n_tokens; i++)
-        g.tokens[i] = (int32_t)(i * 37 + 11) % 500;
-    struct decoder_run_config c = {.path = path, .n_threads = 2};
-    float *expected = decoder_run_logits(&c, g.tokens, g.n_tokens, 32);
-    c.ops = &cuda_backend;
-    c.libcuda = LIBCUDA;
-    c.kv_memory = KV_MEMORY;
-    c.kind = EXECUTOR_EAGER;
-    float *logits = decoder_run_logits(&c, g.tokens, g.n_tokens, 7);
-    check_bits(&g, expected, logits, "eager");
-    free(expected);
-    free(logits);
+    compare(&g, path, EXECUTOR_EAGER, "eager");
     unlink(path);
+}
+
+/* The cpu's bits of parts are those of the whole file (test_gguf_parts.c), as is the refusal without one. */
+Test(cuda_golden, a_model_in_several_files_has_the_cpus_bits)
+{
+    struct golden g = {.name = "three parts", .n_vocab = 512, .n_tokens = 6};
+    char first[512], *dir = temporary_dir();
+    split_model(HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf", dir, 3, first);
+    compare(&g, first, EXECUTOR_PERSISTENT, "persistent");
+    temporary_dir_remove(dir);
 }

@@ -143,6 +143,19 @@ SIMT_INLINE uint32_t ptx_dp4a_s32_s32(uint32_t a, uint32_t b, uint32_t c)
     return c;
 }
 
+/* 9.7.8: byte i of the result is the byte of {b, a} that bits 0..2 of nibble i of c name, or, with bit 3, its
+ * sign in all bits. */
+SIMT_INLINE uint32_t ptx_prmt_b32(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint64_t both = (uint64_t)b << 32 | a;
+    uint32_t d = 0;
+    for (uint32_t i = 0; i < 4; i++) {
+        uint32_t nibble = c >> 4 * i & 15, byte = (uint32_t)(both >> (nibble & 7) * 8) & 0xff;
+        d |= (nibble & 8 ? byte >> 7 ? 0xffu : 0 : byte) << 8 * i;
+    }
+    return d;
+}
+
 /* ---- 9.7.3 floating point. A NaN that an instruction makes is 0x7fffffff. ---- */
 
 SIMT_INLINE float ptx_canonical(float f)

@@ -3,6 +3,7 @@
  * time can be muted (emulator.h). Kernels see no more of the emulator than this.
  * Thread: the fibers of a grid. */
 #pragma once
+#include <assert.h>
 
 #define SIMT_GLOBAL
 #define SIMT_SHARED
@@ -120,6 +121,17 @@ static inline int32_t simt_dp4a(uint32_t a, uint32_t b, int32_t c)
     for (uint32_t shift = 0; shift < 32; shift += 8)
         sum += (uint32_t)((int8_t)(a >> shift) * (int8_t)(b >> shift));
     return (int32_t)sum;
+}
+
+/* A selector's bit 3 would ask for a byte's sign: no kernel means that. */
+static inline uint32_t simt_permute(uint32_t a, uint32_t b, uint32_t by)
+{
+    uint64_t both = (uint64_t)b << 32 | a;
+    uint32_t v = 0;
+    assert((by & 0x8888) == 0);
+    for (uint32_t i = 0; i < 4; i++)
+        v |= (uint32_t)(both >> (by >> 4 * i & 7) * 8 & 0xff) << 8 * i;
+    return v;
 }
 
 /* Checks the pointer's type by passing it to a typed parameter. */

@@ -14,9 +14,11 @@
 #define MAX_OPS  3
 #define MAX_ROWS 40
 
-static const uint32_t types[] = {QUANT_Q4_K, QUANT_Q6_K,  QUANT_Q8_0,   QUANT_Q5_K,  QUANT_Q5_0, QUANT_Q4_0,
-                                 QUANT_Q2_K, QUANT_Q3_K,  QUANT_Q4_1,   QUANT_Q5_1,  QUANT_F16,  QUANT_BF16,
-                                 QUANT_F32,  QUANT_MXFP4, QUANT_IQ4_NL, QUANT_IQ3_S, QUANT_TQ1_0};
+static const uint32_t types[] = {
+    QUANT_Q4_K,    QUANT_Q6_K,   QUANT_Q8_0,  QUANT_Q5_K,  QUANT_Q5_0,  QUANT_Q4_0,   QUANT_Q2_K,
+    QUANT_Q3_K,    QUANT_Q4_1,   QUANT_Q5_1,  QUANT_F16,   QUANT_BF16,  QUANT_F32,    QUANT_MXFP4,
+    QUANT_IQ4_NL,  QUANT_IQ3_S,  QUANT_TQ1_0, QUANT_TQ2_0, QUANT_NVFP4, QUANT_IQ4_XS, QUANT_IQ3_XXS,
+    QUANT_IQ2_XXS, QUANT_IQ2_XS, QUANT_IQ2_S, QUANT_IQ1_S, QUANT_IQ1_M};
 #define N_TYPES (sizeof types / sizeof *types)
 
 static uint64_t state;

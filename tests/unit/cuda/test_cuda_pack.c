@@ -1,20 +1,22 @@
 /* Weights packed into the GPU's tiles, and read back. */
 #include "cuda/pack.h"
 #include "base/half.h"
-#include "gguf/quant.h"
+#include "gguf/quant_codes.h"
 #include "support/models/block_scales.h"
 
 #include <criterion/criterion.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "abi/device_abi.h"
 
-static const uint32_t types[] = {QUANT_Q4_K,  QUANT_Q5_K,  QUANT_Q6_K, QUANT_Q3_K,  QUANT_Q2_K,
-                                 QUANT_Q8_0,  QUANT_Q5_0,  QUANT_Q4_0, QUANT_Q4_1,  QUANT_Q5_1,
-                                 QUANT_F16,   QUANT_BF16,  QUANT_F32,  QUANT_MXFP4, QUANT_IQ4_NL,
-                                 QUANT_IQ3_S, QUANT_TQ1_0, QUANT_TQ2_0};
+static const uint32_t types[] = {
+    QUANT_Q4_K,    QUANT_Q5_K,   QUANT_Q6_K,  QUANT_Q3_K,  QUANT_Q2_K,  QUANT_Q8_0,   QUANT_Q5_0,
+    QUANT_Q4_0,    QUANT_Q4_1,   QUANT_Q5_1,  QUANT_F16,   QUANT_BF16,  QUANT_F32,    QUANT_MXFP4,
+    QUANT_IQ4_NL,  QUANT_IQ3_S,  QUANT_TQ1_0, QUANT_TQ2_0, QUANT_NVFP4, QUANT_IQ4_XS, QUANT_IQ3_XXS,
+    QUANT_IQ2_XXS, QUANT_IQ2_XS, QUANT_IQ2_S, QUANT_IQ1_S, QUANT_IQ1_M};
 #define N_TYPES (sizeof types / sizeof *types)
 
 static uint64_t state = 1;
@@ -37,6 +39,22 @@ static float read_half(const uint8_t *p)
     return half_to_float((uint16_t)read_u16(p));
 }
 
+/* The value of code number q of lane `lane` in block j. */
+static int32_t coded(uint32_t type, const uint8_t *tile, uint32_t lane, uint32_t j, uint32_t q)
+{
+    uint32_t codebook = type == TILE_IQ4_NL ? QUANT_CODES_IQ4 : QUANT_CODES_FP4, code = 0;
+    q += j % 2 * 16;
+    if (type != TILE_THREES)
+        code = tile[j / 2 * 512 + lane * 16 + q / 2] >> q % 2 * 4 & 15;
+    else if (q < 24)
+        code = tile[q / 8 * 512 + lane * 16 + j / 2 * 4 + q % 8 / 2] >> q % 2 * 4 & 7;
+    else
+        for (uint32_t b = 0; b < 3; b++)
+            code |= (tile[b * 512 + lane * 16 + j / 2 * 4 + q % 8 / 2] >> (q % 2 * 4 + 3) & 1u) << b;
+    return tile_has_book(type) ? (int8_t)tile[tile_super_bytes(type) - 16 + code]
+                               : quant_codebooks[codebook].value[code];
+}
+
 /* The stored bits of a value, of an integer type; two's complement where the type is signed. */
 static int32_t stored(uint32_t type, const uint8_t *tile, uint32_t row, uint32_t column)
 {
@@ -44,6 +62,8 @@ static int32_t stored(uint32_t type, const uint8_t *tile, uint32_t row, uint32_t
     uint32_t r = (row >= 8 ? 1 : 0) + (column % 32 >= 16 ? 2 : 0);
     if (type == TILE_Q8_0)
         return (int8_t)tile[j * 512 + lane * 16 + r * 4 + byte];
+    if (tile_is_coded(type))
+        return coded(type, tile, lane, j, r * 4 + byte);
     uint32_t nibble = 0, small = 0, n_small = 0;
     const uint8_t *at = tile;
     if (type != TILE_Q2_K) {
@@ -53,11 +73,11 @@ static int32_t stored(uint32_t type, const uint8_t *tile, uint32_t row, uint32_t
     if (type == TILE_Q6_K || type == TILE_Q2_K) {
         small = at[j / 4 * 512 + lane * 16 + j % 4 * 4 + byte] >> 2 * r & 3;
         n_small = 2;
-    } else if (type == TILE_Q5_K || type == TILE_Q5_0 || type == TILE_Q5_1 || type == TILE_MXFP4) {
+    } else if (type == TILE_Q5_K || type == TILE_Q5_0 || type == TILE_Q5_1) {
         small = at[lane * 16 + j / 2 * 4 + byte] >> (j % 2 * 4 + r) & 1;
         n_small = 1;
     }
-    if (type == TILE_Q6_K || type == TILE_Q5_0 || type == TILE_Q4_0 || type == TILE_MXFP4)
+    if (type == TILE_Q6_K || type == TILE_Q5_0 || type == TILE_Q4_0)
         return ((int32_t)(nibble << n_small | small) ^ (8 << n_small)) - (8 << n_small);
     return (int32_t)(type == TILE_Q2_K ? small : nibble | small << 4);
 }
@@ -102,6 +122,12 @@ static float value(uint32_t type, const uint8_t *tile, uint32_t row, uint32_t co
     case TILE_Q5_1:
         mine = scales - 512 + row * 16;
         return read_half(mine + 2 * j) * q + read_half(mine + 256 + 2 * j);
+    case TILE_CODES:
+    case TILE_THREES:
+        memcpy(&f, scales - 80 + 4 * row, 4);
+        return f * (float)(int8_t)scales[-80 - 256 + (int)(row * 16 + column / 16)] * q;
+    case TILE_NVFP4:
+        return quant_half_ue4m3(scales[-256 + (int)(row * 16 + column / 16)]) * q;
     case TILE_MXFP4:
         mine = scales - 256 + row * 16;
         return bf16_to_float((uint16_t)read_u16(mine + 2 * j)) * q;
@@ -172,6 +198,29 @@ Test(cuda_pack, packed_values_are_those_of_the_file_and_padding_is_zero)
                     check(types[t], ns[i], ks[j]);
 }
 
+/* Every type that files are computed with, as README.md says. */
+Test(cuda_pack, all_types_of_the_readme_are_packed)
+{
+    FILE *f = fopen(HEARTH_SOURCE_DIR "/README.md", "re");
+    static char text[1 << 16];
+    cr_assert_not_null(f);
+    text[fread(text, 1, sizeof text - 1, f)] = '\0';
+    (void)fclose(f);
+    const char *list = strstr(text, "Weights, on either:");
+    cr_assert_not_null(list);
+    uint32_t n = 0;
+    for (uint32_t type = 0; type < 64; type++) {
+        struct decoder_matrix m;
+        if (!quant_traits(type))
+            continue;
+        n++;
+        const char *name = quant_traits(type)->name, *at = strstr(list, name);
+        cr_expect(at && strcspn(at, " .\n") == strlen(name), "README.md does not say %s", name);
+        cr_expect_eq(cuda_pack_layout(type, 16, 256, &m, NULL), 0, "%s", name);
+    }
+    cr_expect_eq(n, N_TYPES);
+}
+
 Test(cuda_pack, tiles_are_whole_copies_of_16_bytes)
 {
     for (uint32_t type = TILE_Q4_K; type < TILE_N_TYPES; type++) {
@@ -195,6 +244,6 @@ Test(cuda_pack, types_that_cannot_be_multiplied_are_refused_by_name)
 {
     struct decoder_matrix m;
     struct error err = {0};
-    cr_assert_eq(cuda_pack_layout(16, 16, 256, &m, &err), -ENOTSUP);
-    cr_assert(strstr(err.text, "IQ2_XXS"));
+    cr_assert_eq(cuda_pack_layout(24, 16, 256, &m, &err), -ENOTSUP);
+    cr_assert(strstr(err.text, "I8"));
 }
