@@ -33,18 +33,34 @@ double bench_experts_read(const struct route_rule *r, double rows)
     return 1 - pow(1 - (double)r->n_used / r->n_experts, rows);
 }
 
+double bench_seen(const struct model_attention *a, double past)
+{
+    return a->window && past > a->window ? a->window : past;
+}
+
+double bench_seen_bytes(const struct model_attention *a, uint32_t kv_type, double past)
+{
+    const struct kv_layout layer = {
+        .n_layers = 1, .n_kv_heads = a->n_kv_heads, .head_dim = a->head_dim, .type = kv_type};
+    return (double)kv_part_size(&layer) / KV_PAGE_TOKENS * bench_seen(a, past);
+}
+
 struct bench_cost bench_cost(const struct offline *o, const struct bench_test *test)
 {
     const struct graph *g = executor_graph(o->runtime.executor);
+    const struct model_config *c = model_config(g->model);
     struct backend_info info;
-    double weights = 0, row = 0, ops = 0, attention_width = 0;
+    double weights = 0, row = 0, ops = 0, attention = 0, kv = 0;
 
     executor_info(o->runtime.executor, &info);
     uint32_t chunk = test->n_tokens < info.max_rows ? test->n_tokens : info.max_rows;
-    double sharers = test->prefill ? chunk : test->batch;
+    double sharers = test->prefill ? chunk : test->batch, past = test->depth + test->n_tokens / 2.0;
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         const struct graph_node *node = &g->nodes[i];
-        attention_width += node->op == GRAPH_SOFT_MAX ? node->width : 0;
+        if (node->op == GRAPH_SOFT_MAX) {
+            attention += 4 * node->width * bench_seen(&c->kinds[node->kind], past);
+            kv += bench_seen_bytes(&c->kinds[node->kind], info.kv.type, past);
+        }
         if (node->weight == MODEL_NO_WEIGHT || (test->prefill && node->head))
             continue;
         const struct weight *w = model_weight(g->model, node->weight);
@@ -57,15 +73,12 @@ struct bench_cost bench_cost(const struct offline *o, const struct bench_test *t
         weights += (double)w->size * (experts ? bench_experts_read(experts, sharers) : 1);
         ops += bench_is_int8(w->type) ? 2.0 * w->n * w->k * used : 0;
     }
-    const struct model_config *c = model_config(g->model);
-    double past = test->depth + test->n_tokens / 2.0;
-    double kv = (double)kv_page_size(&info.kv) / KV_PAGE_TOKENS * past;
     /* A text's states are read and written. A chunk's rows read each other's keys and values out of caches:
      * only decoding pays for the past. */
     return (struct bench_cost){.bytes = weights / sharers + row +
                                         (test->prefill ? 0 : kv + 2.0 * (double)model_state_size(c)),
                                .int8_ops = ops,
-                               .attention_ops = 4 * attention_width * past};
+                               .attention_ops = attention};
 }
 
 /* ---- statistics ---- */

@@ -14,8 +14,8 @@
 /* Per step. */
 struct work {
     double rows, logit_rows, past; /* past: tokens before a row, on average */
-    bool bf16;                     /* the KV cache is */
-    double kv_bytes;               /* of one token's keys and values in all layers; 0: caches give them */
+    uint32_t kv_type;              /* enum kv_type */
+    bool reads_kv;                 /* a text does; a prompt's rows find keys and values in the CPU's caches */
     double state_bytes;            /* of a sequence's states, per recurrent layer; 0: as above */
 };
 
@@ -64,11 +64,13 @@ static void add_experts(struct bench_op *op, const struct weight *w, const struc
     *(bench_is_int8(w->type) ? &op->int8_ops : &op->float_ops) += 2.0 * w->n * w->k * part * rows;
 }
 
-static void add_attention(struct bench_op *op, const struct work *work, uint32_t width, uint32_t n_layers)
+static void add_attention(struct bench_op *op, const struct work *work, uint32_t width,
+                          const struct model_attention *kind)
 {
-    op->bytes += work->kv_bytes * work->past * work->rows / n_layers;
-    op->float_ops += 4.0 * width * work->past * work->rows;
-    op->bf16 = work->bf16;
+    if (work->reads_kv)
+        op->bytes += bench_seen_bytes(kind, work->kv_type, work->past) * work->rows;
+    op->float_ops += 4.0 * width * bench_seen(kind, work->past) * work->rows;
+    op->bf16 = work->kv_type == KV_BF16;
 }
 
 static void put_op_name(char out[BENCH_OP_NAME], const struct graph *g, const struct program_op *op)
@@ -102,7 +104,7 @@ static void add_program_op(struct bench_ops *all, const struct graph *g, const s
     for (uint32_t m = 0; op->opcode == PROGRAM_EXPERTS && m < op->n_weights; m++)
         add_experts(out, model_weight(g->model, op->weight[m]), &op->route, work->rows);
     if (op->opcode == PROGRAM_ATTEND)
-        add_attention(out, work, op->n[0], p->n_layers - model_config(g->model)->n_recurrent);
+        add_attention(out, work, op->n[0], &model_config(g->model)->kinds[op->kind]);
     if (op->opcode == PROGRAM_DELTA)
         out->bytes += 2 * work->state_bytes * work->rows; /* read and written */
 }
@@ -128,8 +130,7 @@ static void add_node(struct bench_ops *all, const struct graph *g, uint32_t i, c
     if (node->op == GRAPH_MUL_MAT_ID)
         add_experts(out, model_weight(g->model, node->weight), &node->route, work->rows);
     if (node->op == GRAPH_SOFT_MAX)
-        add_attention(out, work, node->width,
-                      model_config(g->model)->n_layers - model_config(g->model)->n_recurrent);
+        add_attention(out, work, node->width, &model_config(g->model)->kinds[node->kind]);
     if (node->op == GRAPH_DELTA_NET)
         out->bytes += 2 * work->state_bytes * work->rows;
 }
@@ -205,8 +206,8 @@ static void gather(struct bench_ops *out, const struct watch *w, const struct be
     struct work work = {.rows = rows / steps,
                         .logit_rows = texts * (test->n_tokens + 1) / steps,
                         .past = test->depth + test->n_tokens / 2.0,
-                        .bf16 = info.kv.type == KV_BF16,
-                        .kv_bytes = test->prefill ? 0 : (double)kv_page_size(&info.kv) / KV_PAGE_TOKENS};
+                        .kv_type = info.kv.type,
+                        .reads_kv = !test->prefill};
     const struct model_config *c = model_config(g->model);
     if (c->n_recurrent && !test->prefill)
         work.state_bytes = (double)model_state_size(c) / c->n_recurrent;
