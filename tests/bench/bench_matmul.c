@@ -6,7 +6,9 @@
 #include "cpu/matmul/matmul.h"
 #include "roofline/roofline.h"
 #include "gguf/quant.h"
+#include "support/models/random_blocks.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -137,31 +139,6 @@ static struct seconds timed(void (*job)(struct bench *, uint32_t), uint32_t repe
     return (struct seconds){seconds[0], seconds[repeats / 2]};
 }
 
-static uint32_t next_random(void)
-{
-    static uint64_t seed = 1;
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(seed >> 33);
-}
-
-/* Writes numbers that a model could hold, +-1/16 to +-1/8: subnormal ones would cost some CPUs a hundred
- * times as much as others. Integer types: random bytes, except that f16 scales, wherever they are, must be
- * ordinary numbers too: so no byte could be the upper half of a huge one. */
-static void random_weights(uint32_t type, uint8_t *w, size_t size)
-{
-    size_t value = quant_traits(type)->block == 1 ? quant_traits(type)->block_size : 1;
-    for (size_t i = 0; i < size; i += value) {
-        uint32_t random = next_random(), bits = 0x3d800000u | (random & 0x807fffffu);
-        uint16_t half = (uint16_t)(0x2c00u | (random & 0x83ffu));
-        if (type == QUANT_F16)
-            memcpy(w + i, &half, value);
-        else if (value > 1) /* BF16 is the upper half of F32 */
-            memcpy(w + i, (uint8_t *)&bits + (sizeof bits - value), value);
-        else
-            w[i] = (uint8_t)(random >> 16) & 0x3b;
-    }
-}
-
 static void print_speed(uint32_t type, uint32_t n_columns, struct seconds t, double gbps, double tops)
 {
     double values = 2.0 * bench.m.n * bench.m.k * n_columns, done = values / t.best * 1e-12;
@@ -193,7 +170,9 @@ static void bench_type(uint32_t type, uint32_t n, uint32_t k, uint32_t repeats, 
 {
     size_t size = quant_size(type, (size_t)n * k), pack_size = matmul_pack_size(type, n, k);
     uint8_t *weights = memory(size);
-    random_weights(type, weights, size);
+    struct random_blocks blocks; /* numbers that a model could hold: subnormal ones cost many CPUs more */
+    random_blocks_init(&blocks, type, 1 / sqrtf((float)k), 1);
+    random_blocks_fill(&blocks, weights, (size_t)n * k);
     bench.weights = weights;
     bench.packed = memory(pack_size);
     matmul_matrix_set(&bench.m, type, n, k, bench.packed);

@@ -6,7 +6,10 @@
 #   tests/bench/suite.sh text prefill                 some
 #   tests/bench/suite.sh -o tests/bench/results/x     also into x.txt, and as JSON into x.json
 #
-# Parts: text depth prefill streams:N[:STEP_MS] poisson ttft overhead memory start type:QUANT shape:SHAPE isa:ISA threads:N
+# Parts: text depth prefill streams:N[:STEP_MS] poisson beside ttft overhead memory start type:QUANT shape:SHAPE[:QUANT[:LAYERS]] isa:ISA threads:N
+#
+# Not among all, for their size: shape:qwen3-30b-a3b:q4_k_m:8 shape:gpt-oss-20b:mxfp4:6 shape:gemma3-4b:q4_k_m:12 shape:qwen3.5-4b:q4_k_m:16, cut to
+# their first layers.
 #
 # BIN: where hearthd, mkmodel, bench_serve and bench_hops are. MODELS: where the models are made, once (random weights; build/bench).
 # MEASURE: a command put before every part, e.g. one that keeps the machine quiet meanwhile.
@@ -20,16 +23,22 @@ bin=${BIN:-$top/build/bin}
 models=${MODELS:-$top/build/bench}
 demo=$top/models/hearth-stories-6m-q4_k_m.gguf
 tab=$(printf '\t')
-all="text depth prefill streams:8 streams:16 streams:32 streams:8:200 streams:16:200 streams:32:200 poisson ttft overhead memory start
+all="text depth prefill streams:8 streams:16 streams:32 streams:8:200 streams:16:200 streams:32:200 poisson beside ttft overhead memory start
      type:q8_0 type:q6_k type:q5_k_m type:q4_0 type:f16 type:bf16 shape:llama-3.2-1b shape:qwen2.5-0.5b isa:avx2 threads:1 threads:4"
 
 # ---- rows: name, measured, limit, what is compared, sense, required, aim, remark ----
 
 row() { (IFS=$tab && echo "$*") >>"$rows"; }
-model() { # SHAPE QUANT; the file's name
-    file=$models/$1-$2.gguf
-    [ -f "$file" ] || { mkdir -p "$models" && "$bin/mkmodel" --shape "$1" --quant "$2" --out "$file.part" >&2 && mv "$file.part" "$file"; } || return 1
+model() { # SHAPE QUANT [LAYERS]; the file's name
+    file=$models/$1-$2${3:+-$3}.gguf
+    [ -f "$file" ] || {
+        mkdir -p "$models" && "$bin/mkmodel" --shape "$1" --quant "$2" ${3:+--layers "$3"} --out "$file.part" >&2 && mv "$file.part" "$file"
+    } || return 1
     echo "$file"
+}
+shape_model() { # SHAPE[:QUANT[:LAYERS]]
+    quant=$(echo "$1:" | cut -d: -f2)
+    model "${1%%:*}" "${quant:-q4_k_m}" "$(echo "$1:" | cut -d: -f3)"
 }
 calc() { awk "BEGIN { printf \"${2:-%.2f}\", $1 }"; }
 bench() { "$bin/hearthd" bench --config /dev/null --json "$@" >"$dir/bench.json"; }
@@ -114,6 +123,16 @@ part_poisson() { # requests that arrive at random, at 0.7 of what eight streams 
     row "requests at random, $per_minute a minute" "$(seen tokens_per_s) tokens/s" "" "" - - - \
         "128 + 64 tokens, 0.7 of what 8 streams get; TTFT p50 $(seen ttft_p50_ms), p95 $(seen ttft_p95_ms) ms; inter-token p50 $(seen inter_token_p50_ms), p99 $(seen inter_token_p99_ms) ms"
 }
+part_beside() { # 4 texts, then beside a prompt of 32,000 tokens: two layers, which read it within a minute
+    serve --model "$(model qwen3-0.6b q4_k_m 2)" --speculation off --kv-memory 2G --n-ctx 36864 --slots 8
+    "$bin/bench_serve" beside "$port" 4 0 800 >"$dir/clients"
+    alone=$(seen inter_token_p99_ms)
+    "$bin/bench_serve" beside "$port" 4 32000 1 >"$dir/clients"
+    stop
+    p99=$(seen inter_token_p99_ms)
+    row "inter-token p99 beside a prompt of 32,000" "$p99 ms" "" "$p99" '<=' "$(calc "(2*$alone > 50 ? 2*$alone : 50)" %.1f)" - \
+        "the larger of step_ms and twice the $alone ms without it; p50 $(seen inter_token_p50_ms) ms, largest $(seen inter_token_max_ms) ms"
+}
 part_ttft() { # the prefill is that of the same request: its speed moves with the host from minute to minute
     bench --model "$(model qwen3-0.6b q4_k_m)" -p 128 -n 0 -r 9
     before=$(field pp128 tokens_per_s)
@@ -168,10 +187,11 @@ part_type() {
     read_row "decode, $1" tg64 0.80 -
     row "  prefill 512, $1" "$(calc "$(field pp512 tokens_per_s)" %.0f) tokens/s" "" "" - - - ""
 }
-part_shape() {
-    bench --model "$(model "$1" q4_k_m)" -p 512 -n 64
-    read_row "decode, $1 q4_k_m" tg64 0.80 -
-    int8_row "  prefill 512, $1 q4_k_m" pp512 - -
+part_shape() { # SHAPE[:QUANT[:LAYERS]]
+    bench --model "$(shape_model "$1")" --n-ctx 2048 -p 512 -n 64 -b 1,8 -r 3
+    read_row "decode, $1" tg64 0.85 -
+    row "  8 texts at once" "$(calc "$(field tg64@b8 tokens_per_s)" %.0f) tokens/s" "" "" - - - ""
+    int8_row "  prefill 512" pp512 - -
 }
 part_isa() {
     bench --model "$(model qwen3-0.6b q4_k_m)" -p 512 -n 64 --isa "$1"
@@ -231,7 +251,7 @@ usage() { sed -n '2,/^# No part/s/^# \{0,1\}//p' "$0"; }
 is_count() { case $1 in '' | *[!0-9]* | 0*) return 1 ;; esac; }
 is_part() { # before anything is made or measured
     case $1 in
-    text | depth | prefill | poisson | ttft | overhead | memory | start) ;;
+    text | depth | prefill | poisson | beside | ttft | overhead | memory | start) ;;
     streams:*:*) is_count "$(echo "$1" | cut -d: -f2)" && is_count "$(echo "$1" | cut -d: -f3-)" ;;
     streams:* | threads:*) is_count "${1#*:}" ;;
     isa:auto | isa:avx512 | isa:avxvnni | isa:avx2 | isa:amx | isa:scalar) ;;
@@ -261,7 +281,8 @@ rows=$dir/rows
 for part in "$@"; do # made before anything is measured
     case $part in
     type:*) model qwen3-0.6b "${part#type:}" ;;
-    shape:*) model "${part#shape:}" q4_k_m ;;
+    shape:*) shape_model "${part#shape:}" ;;
+    beside) model qwen3-0.6b q4_k_m 2 ;;
     *) model qwen3-0.6b q4_k_m ;;
     esac >/dev/null || exit 2
 done

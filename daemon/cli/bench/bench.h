@@ -174,6 +174,7 @@ bool bench_is_emulated(const struct offline *o);
 bool bench_is_int8(uint32_t type);
 /* The share of the experts' weights that rows, which choose as if by chance, are expected to read. */
 double bench_experts_read(const struct route_rule *r, double rows);
-/* The tokens that a row sees of `past` tokens in a layer of this kind, and the bytes of their keys and values. */
+/* The tokens that a row sees of `past` tokens in a layer of this kind, and the bytes of their keys and
+ * values. */
 double bench_seen(const struct model_attention *a, double past);
 double bench_seen_bytes(const struct model_attention *a, uint32_t kv_type, double past);

@@ -162,8 +162,8 @@ const char *bench_op_bound(const struct bench_op *op, const struct bench_rooflin
 
 /* The counters at one measurement of the limits: the first one comes after the run that does not count. */
 struct progress {
-    uint64_t *ns; /* [n_times] */
-    uint64_t steps, prompt_tokens;
+    uint64_t *ns;                  /* [n_times] */
+    uint64_t steps, prompt_tokens; /* the tokens that were computed, not found in the cache */
 };
 
 struct watch {
@@ -180,7 +180,7 @@ static void note(struct watch *w, struct progress *p)
     struct engine_stats s;
     engine_stats(w->o->engine, &s);
     p->steps = s.steps;
-    p->prompt_tokens = s.prompt_tokens;
+    p->prompt_tokens = s.prompt_tokens - s.cached_tokens;
     if (!executor_program_ns(x, p->ns))
         memcpy(p->ns, executor_timing(x)->node_ns, w->n_times * sizeof *p->ns);
 }

@@ -98,3 +98,15 @@ Test(bench, an_op_is_compared_with_the_limit_that_is_nearer)
     cr_assert_lt(fabs(fraction - 0.25), 1e-12);
     cr_assert_null(bench_op_bound(&reads, &(struct bench_roofline){0}, &fraction));
 }
+
+Test(bench, a_layer_with_a_window_reads_what_the_window_covers)
+{
+    struct model_attention all = {.n_kv_heads = 4, .head_dim = 256}, window = all;
+    double token = 2.0 * 4 * 256 * 2; /* keys and values, f16 */
+    window.window = 1024;
+    cr_expect_eq(bench_seen(&all, 32000), 32000);
+    cr_expect_eq(bench_seen(&window, 32000), 1024);
+    cr_expect_eq(bench_seen(&window, 1000), 1000);
+    cr_expect_eq(bench_seen_bytes(&all, KV_F16, 32000), 32000 * token);
+    cr_expect_eq(bench_seen_bytes(&window, KV_F16, 32000), 1024 * token);
+}
