@@ -19,16 +19,21 @@
     ":){0,1}" H16 ")?::(?:" H16 ":){3}" LS32 "|(?:(?:" H16 ":){0,2}" H16 ")?::(?:" H16 ":){2}" LS32          \
     "|(?:(?:" H16 ":){0,3}" H16 ")?::" H16 ":" LS32 "|(?:(?:" H16 ":){0,4}" H16 ")?::" LS32 "|(?:(?:" H16    \
     ":){0,5}" H16 ")?::" H16 "|(?:(?:" H16 ":){0,6}" H16 ")?::)"
-#define LABEL   "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
-#define HOST    LABEL "(?:\\." LABEL ")*"
-#define PCT     "%[0-9a-fA-F]{2}"
-#define UCHAR   "-a-zA-Z0-9._~!$&'()*+,;="
-#define AUTH    "(?:(?:[" UCHAR ":]|" PCT ")*@)?(?:\\[" IPV6 "\\]|(?:[" UCHAR "]|" PCT ")*)(?::[0-9]*)?"
-#define PCHAR   "(?:[" UCHAR ":@]|" PCT ")"
-#define TAIL    "(?:\\?(?:[" UCHAR ":@/?]|" PCT ")*)?(?:#(?:[" UCHAR ":@/?]|" PCT ")*)?"
-#define HIER    "(?://" AUTH "(?:/" PCHAR "*)*|/(?:" PCHAR "+(?:/" PCHAR "*)*)?|" PCHAR "+(?:/" PCHAR "*)*)?"
-#define URI     "[a-zA-Z][a-zA-Z0-9+.-]*:" HIER TAIL
-#define NOCOLON "(?:[" UCHAR "@]|" PCT ")"
+#define LABEL "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
+#define HOST  LABEL "(?:\\." LABEL ")*"
+/* At most 253 characters; a limit of the whole beside that of the labels needs too many states, so this is
+ * narrower: four labels, or ten of up to 24 characters. */
+#define SHORT    "[a-zA-Z0-9](?:[-a-zA-Z0-9]{0,22}[a-zA-Z0-9])?"
+#define FOURTH   "[a-zA-Z0-9](?:[-a-zA-Z0-9]{0,59}[a-zA-Z0-9])?"
+#define HOSTNAME "(?:" LABEL "(?:\\." LABEL "){0,2}(?:\\." FOURTH ")?|" SHORT "(?:\\." SHORT "){0,9})"
+#define PCT      "%[0-9a-fA-F]{2}"
+#define UCHAR    "-a-zA-Z0-9._~!$&'()*+,;="
+#define AUTH     "(?:(?:[" UCHAR ":]|" PCT ")*@)?(?:\\[" IPV6 "\\]|(?:[" UCHAR "]|" PCT ")*)(?::[0-9]*)?"
+#define PCHAR    "(?:[" UCHAR ":@]|" PCT ")"
+#define TAIL     "(?:\\?(?:[" UCHAR ":@/?]|" PCT ")*)?(?:#(?:[" UCHAR ":@/?]|" PCT ")*)?"
+#define HIER     "(?://" AUTH "(?:/" PCHAR "*)*|/(?:" PCHAR "+(?:/" PCHAR "*)*)?|" PCHAR "+(?:/" PCHAR "*)*)?"
+#define URI      "[a-zA-Z][a-zA-Z0-9+.-]*:" HIER TAIL
+#define NOCOLON  "(?:[" UCHAR "@]|" PCT ")"
 #define RELATIVE                                                                                             \
     "(?://" AUTH "(?:/" PCHAR "*)*|/(?:" PCHAR "+(?:/" PCHAR "*)*)?|" NOCOLON "+(?:/" PCHAR "*)*)?" TAIL
 
@@ -38,7 +43,7 @@ static const char *const formats[][2] = {
     {"date-time", DATE "[tT ]" TIME},
     {"uuid", "[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}"},
     {"email", "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+(?:\\.[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+)*@" HOST},
-    {"hostname", HOST},
+    {"hostname", HOSTNAME},
     {"ipv4", IPV4},
     {"ipv6", IPV6},
     {"uri", URI},

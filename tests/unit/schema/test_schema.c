@@ -275,6 +275,33 @@ static uint32_t n_states(const char *schema)
     return n;
 }
 
+/* A name of labels of `len` letters, the last of `last`, as JSON. */
+static const char *host_of(int n, int len, int last)
+{
+    static char text[512];
+    char *at = text;
+    *at++ = '"';
+    for (int i = 0; i < n; i++) {
+        int m = i + 1 < n ? len : last;
+        memset(at, 'a', (size_t)m);
+        at += m;
+        *at++ = i + 1 < n ? '.' : '"';
+    }
+    *at = '\0';
+    return text;
+}
+
+Test(schema, a_hostname_is_no_longer_than_names_may_be)
+{
+#define HOST "{\"type\":\"string\",\"format\":\"hostname\"}"
+    cr_assert(accepts(HOST, host_of(4, 63, 61)), "253 characters");
+    cr_assert_not(accepts(HOST, host_of(4, 63, 62)), "254");
+    cr_assert_not(accepts(HOST, host_of(1, 1, 64)), "a label of 64");
+    cr_assert(accepts(HOST, host_of(10, 24, 24)));
+    cr_assert(accepts(HOST, host_of(9, 3, 1)));
+    cr_assert_not(accepts(HOST, host_of(11, 24, 24)));
+}
+
 #define URI "{\"type\":\"string\",\"format\":\"uri\"}"
 
 /* So the masks of one are those of the other. */
