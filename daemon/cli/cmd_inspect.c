@@ -244,8 +244,8 @@ static void print_memory(const struct inspection *in)
     printf("  KV cache      %10.3f MiB per page of %u tokens (%s), %.1f MiB for a slot of %u tokens\n",
            mib(m.kv_per_page), KV_PAGE_TOKENS, config_kv_type_name(m.kv_type), mib(m.kv_per_slot), m.n_ctx);
     if (m.windows)
-        printf("  windows       %10.1f MiB of them, for layers that see the last %u tokens (on cpu)\n",
-               mib(m.windows), slot_plan(model_config(in->model), (uint32_t)m.kv_type, m.n_ctx).window);
+        printf("  windows       %10.1f MiB of them, for layers that see the last %u tokens\n", mib(m.windows),
+               slot_plan(model_config(in->model), (uint32_t)m.kv_type, m.n_ctx).window);
     if (m.states)
         printf("  states        %10.1f MiB for a slot, of %u recurrent layers\n", mib(m.states),
                model_config(in->model)->n_recurrent);

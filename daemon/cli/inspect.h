@@ -25,7 +25,7 @@ struct inspection_memory {
     int kv_type;      /* enum kv_type */
     uint64_t kv_per_token;
     uint64_t kv_per_page;
-    uint64_t kv_per_slot; /* n_ctx tokens in whole pages; on cpu layers with windows keep these alone */
+    uint64_t kv_per_slot; /* n_ctx tokens in whole pages; layers with windows keep these alone */
     uint64_t windows;     /* the part of kv_per_slot of such layers; 0: they are in the pages */
     uint64_t states;      /* recurrent states of a slot */
     uint64_t scratch;     /* activations of the largest step */

@@ -57,14 +57,17 @@ _Static_assert(sizeof(struct decoder_matrix) == 32, "decoder_matrix");
 /* State of each sequence. Only the I/O warp writes it, between steps. */
 struct decoder_slots {
     uint64_t tables;       /* u32 [n_slots][pages_per_slot] */
+    uint64_t windows;      /* the same of window pages, counted from the first of them */
     uint64_t history;      /* i32 [n_slots][n_ctx], by position */
     uint64_t start;        /* u32 [n_slots]: first position whose token is known */
     uint64_t last_sampled; /* i32 [n_slots] */
     uint64_t sampling;     /* struct step_sampling [n_slots] */
     uint64_t biases;       /* struct step_bias [n_slots][STEP_MAX_BIAS] */
     uint32_t n_slots, n_ctx, pages_per_slot, n_pages;
+    uint32_t n_windows; /* window pages, which steps number from n_pages on; 0: there are none */
+    uint32_t reserved;
 };
-_Static_assert(sizeof(struct decoder_slots) == 64, "decoder_slots");
+_Static_assert(sizeof(struct decoder_slots) == 80, "decoder_slots");
 
 /* A kind of attention, for ATTEND ops with PROGRAM_GENERAL: struct model_attention. */
 struct decoder_kind {
@@ -72,8 +75,10 @@ struct decoder_kind {
     uint64_t temperatures;   /* float [n_ctx], or 0 */
     struct kv_layout layout;
     uint32_t n_heads, rope_dim;
-    uint32_t window; /* tokens that a position sees; 0: all */
-    float cap;       /* of the scores; 0: none */
+    uint32_t window;   /* tokens that a position sees; 0: all */
+    float cap;         /* of the scores; 0: none */
+    uint32_t windowed; /* keys and values lie in window pages */
+    uint32_t reserved;
 };
 
 /* One published step: what blocks read while it runs. Written by the I/O warp before `published`. */
@@ -180,6 +185,7 @@ struct decoder_args {
     uint64_t cosines, sines; /* float [n_ctx][rope_dim / 2] of kind 0 */
     uint64_t kinds;          /* struct decoder_kind [] by op->kind */
     uint64_t kv;             /* pages, kv_layout.h; order inside a tile: kv_tile.h */
+    uint64_t windows;        /* window pages: those of layers with windows, where they are apart */
     uint64_t transfer;       /* pinned: pages to export or import */
     uint64_t end_tokens;     /* i32 [n_end_tokens]: tokens that STEP_BAN_END bans */
     /* Cleared by the host before each launch: */
@@ -194,7 +200,8 @@ struct decoder_args {
     uint64_t steps;      /* struct step [DECODER_RING], pinned, step_stride apart */
     uint64_t results;    /* struct step_result [DECODER_RING][STEP_MAX_LOGITS], pinned */
     uint64_t exported;   /* float [STEP_MAX_LOGITS][logits_stride], pinned: logits of rows with STEP_EXPORT */
-    struct kv_layout layout; /* of kind 0; the page's size is that of all */
+    struct kv_layout layout; /* of kind 0 without window pages: plain attention's */
+    uint64_t page_bytes, window_bytes;
     struct decoder_slots slots;
     struct decoder_buffers buffers;
     struct decoder_shared shared;

@@ -20,6 +20,11 @@ SIMT_INLINE void attend_args_of_kind(struct attend_args *a, const struct walk *w
     a->layout.head_dim = kind->layout.head_dim;
     a->layout.page_bytes = kind->layout.page_bytes;
     a->layout.at = kind->layout.at;
+    if (kind->windowed) {
+        a->kv = w->args->windows;
+        a->slots.tables = w->args->slots.windows;
+        a->slots.n_pages = w->args->slots.n_windows;
+    }
     a->n_heads = kind->n_heads;
     a->rope_dim = kind->rope_dim;
     a->window = kind->window;

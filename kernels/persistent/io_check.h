@@ -44,15 +44,17 @@ SIMT_INLINE void border_check_counts(struct border_fault *f, const struct decode
 SIMT_INLINE void border_check_page_op(struct border_fault *f, const struct decoder_args *a,
                                       const SIMT_GLOBAL struct step_page_op *op)
 {
+    uint32_t n_pages = a->slots.n_pages, n_windows = a->slots.n_windows, window = op->page >= n_pages;
     border_below(f, DECODER_RANGE_PAGE_OP, op->kind - STEP_PAGE_COPY, STEP_PAGE_ZERO);
-    border_below(f, DECODER_RANGE_PAGE_OP, op->page, a->slots.n_pages);
-    if (op->kind == STEP_PAGE_COPY)
-        border_below(f, DECODER_RANGE_PAGE_OP, op->from, a->slots.n_pages);
+    border_below(f, DECODER_RANGE_PAGE_OP, op->page, n_pages + n_windows);
+    if (op->kind == STEP_PAGE_COPY && window)
+        border_below(f, DECODER_RANGE_PAGE_OP, op->from - n_pages, n_windows);
+    else if (op->kind == STEP_PAGE_COPY)
+        border_below(f, DECODER_RANGE_PAGE_OP, op->from, n_pages);
     if (op->kind != STEP_PAGE_EXPORT && op->kind != STEP_PAGE_IMPORT)
         return;
-    size_t page_bytes = kv_page_size(&a->layout);
-    bool fits =
-        page_bytes <= a->transfer_bytes && (size_t)op->host_offset * 64 <= a->transfer_bytes - page_bytes;
+    size_t size = window ? a->window_bytes : a->page_bytes;
+    bool fits = size <= a->transfer_bytes && (size_t)op->host_offset * 64 <= a->transfer_bytes - size;
     border_below(f, DECODER_RANGE_PAGE_OP, op->host_offset, fits ? UINT32_MAX : 0);
 }
 
@@ -102,6 +104,8 @@ SIMT_INLINE void border_check_arrays(struct border_fault *f, const struct decode
         border_below(f, DECODER_RANGE_EDIT, s->edits[i].slot, a->slots.n_slots);
         border_below(f, DECODER_RANGE_EDIT, s->edits[i].index, a->slots.pages_per_slot);
         border_below(f, DECODER_RANGE_EDIT, s->edits[i].page, a->slots.n_pages);
+        if (a->slots.n_windows && s->edits[i].window)
+            border_below(f, DECODER_RANGE_EDIT, s->edits[i].window - a->slots.n_pages, a->slots.n_windows);
     }
     SIMT_SMALL_LOOP
     for (uint32_t i = lane; i < s->n_slots; i += SIMT_LANES)

@@ -114,11 +114,16 @@ SIMT_INLINE void border_apply_edits(const struct border *b, const SIMT_GLOBAL st
 {
     const struct decoder_slots *slots = &b->args->slots;
     SIMT_GLOBAL uint32_t *tables = DECODER_AT(uint32_t, slots->tables);
+    SIMT_GLOBAL uint32_t *windows = DECODER_AT(uint32_t, slots->windows);
     SIMT_SMALL_LOOP
     for (uint32_t i = 0; i < s->n_edits; i++) {
         const SIMT_GLOBAL struct step_table_edit *e = &s->edits[i];
-        if (e->slot % SIMT_LANES == simt_lane())
-            tables[(size_t)e->slot * slots->pages_per_slot + e->index] = e->page;
+        size_t at = (size_t)e->slot * slots->pages_per_slot + e->index;
+        if (e->slot % SIMT_LANES != simt_lane())
+            continue;
+        tables[at] = e->page;
+        if (slots->n_windows)
+            windows[at] = e->window ? e->window - slots->n_pages : 0;
     }
 }
 

@@ -1,19 +1,33 @@
-/* page_ops.h - a step's page ops: whole pages copied, exported to and imported from pinned memory, zeroed.
- * All blocks share every op; chunk i of a page always belongs to the same thread, whatever the op, so ops
- * happen in their order without a barrier between them. The I/O warp has checked every index.
- * Thread: all compute threads of every block; pages_move() also by any other fixed set of threads. */
+/* page_ops.h - a step's page ops: whole pages and window pages copied, exported to and imported from pinned
+ * memory, zeroed. All blocks share every op; chunk i of a page always belongs to the same thread, whatever
+ * the op, so ops happen in their order without a barrier between them; pages and window pages never meet in
+ * one place. The I/O warp has checked every index. Thread: all compute threads of every block; pages_move()
+ * also by any other fixed set of threads. */
 #pragma once
 #include "device/interpreter.h"
 
+/* A page or window page, by its number in steps. */
+SIMT_INLINE SIMT_GLOBAL char *pages_at(const struct decoder_args *args, uint32_t number)
+{
+    uint32_t n = args->slots.n_pages;
+    return number < n ? DECODER_AT(char, args->kv) + number * args->page_bytes
+                      : DECODER_AT(char, args->windows) + (number - n) * args->window_bytes;
+}
+
+SIMT_INLINE size_t pages_size(const struct decoder_args *args, uint32_t number)
+{
+    return number < args->slots.n_pages ? args->page_bytes : args->window_bytes;
+}
+
 /* Source of an op, from the page's first byte on; NULL: zeros. */
 SIMT_INLINE const SIMT_GLOBAL char *pages_source(const struct decoder_args *args,
-                                                 const SIMT_GLOBAL struct step_page_op *op, size_t page_bytes)
+                                                 const SIMT_GLOBAL struct step_page_op *op)
 {
     switch (op->kind) {
     case STEP_PAGE_COPY:
-        return DECODER_AT(const char, args->kv) + op->from * page_bytes;
+        return pages_at(args, op->from);
     case STEP_PAGE_EXPORT:
-        return DECODER_AT(const char, args->kv) + op->page * page_bytes;
+        return pages_at(args, op->page);
     case STEP_PAGE_IMPORT:
         return DECODER_AT(const char, args->transfer) + (size_t)op->host_offset * 64;
     default:
@@ -22,11 +36,11 @@ SIMT_INLINE const SIMT_GLOBAL char *pages_source(const struct decoder_args *args
 }
 
 SIMT_INLINE SIMT_GLOBAL char *pages_target(const struct decoder_args *args,
-                                           const SIMT_GLOBAL struct step_page_op *op, size_t page_bytes)
+                                           const SIMT_GLOBAL struct step_page_op *op)
 {
     if (op->kind == STEP_PAGE_EXPORT)
         return DECODER_AT(char, args->transfer) + (size_t)op->host_offset * 64;
-    return DECODER_AT(char, args->kv) + op->page * page_bytes;
+    return pages_at(args, op->page);
 }
 
 /* Does all of the step's page ops, as number `thread` of the `n_threads` that share them. */
@@ -34,14 +48,15 @@ SIMT_INLINE void pages_move(const struct decoder_args *args, const SIMT_GLOBAL s
                             uint32_t thread, uint32_t n_threads)
 {
     const simt_u4 zeros = {0, 0, 0, 0};
-    size_t page_bytes = kv_page_size(&args->layout), stride = (size_t)n_threads * 16;
+    size_t stride = (size_t)n_threads * 16;
     SIMT_SMALL_LOOP
     for (uint32_t i = 0; i < step->n_page_ops; i++) {
         const SIMT_GLOBAL struct step_page_op *op = &step->page_ops[i];
-        const SIMT_GLOBAL char *from = pages_source(args, op, page_bytes);
-        SIMT_GLOBAL char *to = pages_target(args, op, page_bytes);
+        const SIMT_GLOBAL char *from = pages_source(args, op);
+        SIMT_GLOBAL char *to = pages_target(args, op);
+        size_t size = pages_size(args, op->page);
         SIMT_SMALL_LOOP
-        for (size_t at = (size_t)thread * 16; at < page_bytes; at += stride)
+        for (size_t at = (size_t)thread * 16; at < size; at += stride)
             *(SIMT_GLOBAL simt_u4 *)(to + at) = from ? *(const SIMT_GLOBAL simt_u4 *)(from + at) : zeros;
     }
 }

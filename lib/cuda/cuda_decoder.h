@@ -20,6 +20,7 @@
 #include "abi/device_abi.h"
 #include "driver.h"
 #include "model/graph.h"
+#include "model/kv_plan.h"
 #include "plan.h"
 #include "backend/trace.h"
 #include "model/program.h"
@@ -52,7 +53,8 @@ struct cuda_decoder {
     struct cuda_block cleared; /* the part of scratch that is cleared before each launch */
     struct cuda_pinned control, steps, results, exported, transfer;
     struct step_checker *checker;
-    uint32_t n_pages, n_blocks, max_rows;
+    struct kv_plan cache;
+    uint32_t n_blocks, max_rows;
     uint32_t export_stride; /* floats between rows of `exported` */
     uint64_t scratch_bytes;
     char note[200];

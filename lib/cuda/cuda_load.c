@@ -204,11 +204,12 @@ static int put_kinds(struct cuda_decoder *d, struct image *m, struct error *err)
     for (uint32_t i = 0; i < c->n_kinds && rc == 0; i++) {
         const struct model_attention *from = &c->kinds[i];
         struct decoder_kind *kind = &d->kinds[i];
-        *kind = (struct decoder_kind){.layout = model_kv_layout(c, i, d->cfg.kv_type),
+        *kind = (struct decoder_kind){.layout = kv_plan_layout(c, &d->cache, i, d->cfg.kv_type),
                                       .n_heads = from->n_heads,
                                       .rope_dim = from->rope.dim,
                                       .window = from->window,
-                                      .cap = from->cap};
+                                      .cap = from->cap,
+                                      .windowed = d->cache.n_windows && from->window};
         rc = put_rope(d, m, &from->rope, kind, err);
         put_temperatures(d, m, from, kind);
     }
@@ -308,6 +309,7 @@ static uint64_t attend_size(const struct cuda_decoder *d)
 static void place_slots(struct decoder_slots *s, struct cuda_arena *a)
 {
     s->tables = cuda_arena_take(a, (size_t)s->n_slots * s->pages_per_slot * sizeof(uint32_t));
+    s->windows = cuda_arena_take(a, (size_t)s->n_slots * s->pages_per_slot * sizeof(uint32_t));
     s->history = cuda_arena_take(a, (size_t)s->n_slots * s->n_ctx * sizeof(int32_t));
     s->start = cuda_arena_take(a, s->n_slots * sizeof(uint32_t));
     s->last_sampled = cuda_arena_take(a, s->n_slots * sizeof(int32_t));
@@ -383,18 +385,16 @@ static int refuse_size(const struct cuda_decoder *d, uint64_t weights, uint64_t 
                      MIB(kv), MIB(scratch), d->device.name, MIB(available));
 }
 
-/* Default size of the KV cache: what is left, minus 5 %. On an integrated device, whose memory other programs
- * need: as on cpu, at most every slot's whole context and at most a quarter of the free memory. */
-static uint64_t default_kv(const struct cuda_decoder *d, uint64_t page, uint64_t available, uint64_t rest)
+/* Most bytes of the KV cache by default: what is left, minus 5 %; on an integrated device, whose memory other
+ * programs need, at most a quarter of the free memory. */
+static uint64_t default_kv(const struct cuda_decoder *d, uint64_t available, uint64_t rest)
 {
-    uint64_t most = rest / 20 * 19, all = (uint64_t)d->cfg.n_slots * slot_pages(d) * page;
-    if (!d->device.is_integrated)
-        return most;
-    most = most < available / 4 ? most : available / 4;
-    return all < most ? all : most;
+    uint64_t most = rest / 20 * 19;
+    return d->device.is_integrated && available / 4 < most ? available / 4 : most;
 }
 
-/* Sets the number of pages, from kv_memory or the default. */
+/* Sets the numbers of pages and window pages, from kv_memory or the default, which on an integrated device,
+ * as on cpu, is at most every slot's whole context. */
 static int choose_pages(struct cuda_decoder *d, struct error *err)
 {
     size_t available = 0, total = 0;
@@ -410,13 +410,22 @@ static int choose_pages(struct cuda_decoder *d, struct error *err)
                          (unsigned long long)wanted, KV_PAGE_TOKENS, (unsigned long long)page);
     if (weights + scratch + (wanted ? wanted / page * page : page) > available)
         return refuse_size(d, weights, wanted ? wanted : page, scratch, available, err);
-    if (!wanted)
-        wanted = default_kv(d, page, available, available - weights - scratch);
-    uint64_t n = wanted / page;
-    n = n < MAX_PAGES ? n : MAX_PAGES;
-    if (n == 0)
+    struct kv_plan_config plan = {.kv_type = d->cfg.kv_type,
+                                  .n_slots = d->cfg.n_slots,
+                                  .n_ctx = d->cfg.n_ctx,
+                                  .rows_in_flight = d->cfg.steps_in_flight * d->max_rows,
+                                  .limit = wanted ? wanted
+                                                  : default_kv(d, available, available - weights - scratch),
+                                  .whole = wanted || !d->device.is_integrated};
+    d->cache = kv_plan_of(model_config(d->graph->model), &plan);
+    d->cache.n_pages = d->cache.n_pages < MAX_PAGES ? d->cache.n_pages : MAX_PAGES;
+    d->cache.n_windows = d->cache.n_windows < MAX_PAGES ? d->cache.n_windows : MAX_PAGES;
+    if (d->cache.n_pages == 0)
         return refuse_size(d, weights, page, scratch, available / 20 * 19, err);
-    d->n_pages = d->args.slots.n_pages = (uint32_t)n;
+    d->args.slots.n_pages = d->cache.n_pages;
+    d->args.slots.n_windows = d->cache.n_windows;
+    d->args.page_bytes = d->cache.page_bytes;
+    d->args.window_bytes = d->cache.window_bytes;
     d->scratch_bytes = scratch;
     return 0;
 }
@@ -457,7 +466,9 @@ static int take_checker(struct cuda_decoder *d, struct error *err)
         .n_slots = d->cfg.n_slots,
         .n_ctx = d->cfg.n_ctx,
         .n_vocab = d->args.buffers.n_vocab,
-        .n_pages = d->n_pages,
+        .n_pages = d->cache.n_pages,
+        .n_windows = d->cache.n_windows,
+        .window_bytes = d->cache.window_bytes,
         .max_rows = d->max_rows,
         .transfer_bytes = d->transfer.size,
         .page_bytes = kv_page_size(&d->args.layout),
@@ -483,9 +494,9 @@ static void report_weights(void *context, double fraction)
 
 static int take_pages(struct cuda_decoder *d, struct error *err)
 {
-    uint64_t page = kv_page_size(&d->args.layout);
-    int rc = cuda_block_take(&d->pages, &d->driver, d->n_pages * page, "the KV cache", err);
+    int rc = cuda_block_take(&d->pages, &d->driver, kv_plan_size(&d->cache), "the KV cache", err);
     d->args.kv = d->pages.address;
+    d->args.windows = d->pages.address + d->cache.n_pages * d->cache.page_bytes;
     return rc;
 }
 

@@ -251,20 +251,32 @@ static int make_rope(const struct maker *m, struct launch *l, struct error *err)
     return 0;
 }
 
+/* The pages of a kind's layers: window pages, or the others. */
+static void choose_pages(const struct decoder_args *a, const struct decoder_kind *kind, uint64_t *kv,
+                         struct decoder_slots *slots)
+{
+    *kv = kind->windowed ? a->windows : a->kv;
+    *slots = a->slots;
+    if (!kind->windowed)
+        return;
+    slots->tables = a->slots.windows;
+    slots->n_pages = a->slots.n_windows;
+}
+
 static int make_append(const struct maker *m, struct launch *l, struct error *err)
 {
     (void)err;
     const struct decoder_args *a = &m->d->args;
+    const struct decoder_kind *kind = &m->d->kinds[m->n->kind];
     l->n_threads = NODE_APPEND_THREADS;
     l->shared_bytes = NODE_APPEND_SHARED;
     l->args.append = (struct kv_append_args){.step = step_of(m),
                                              .k = input_of(m, 0),
                                              .v = input_of(m, 1),
                                              .out = rows_of(m, m->node),
-                                             .kv = a->kv,
-                                             .layout = m->d->kinds[m->n->kind].layout,
-                                             .slots = a->slots,
+                                             .layout = kind->layout,
                                              .layer = m->n->cache};
+    choose_pages(a, kind, &l->args.append.kv, &l->args.append.slots);
     return 0;
 }
 
@@ -282,10 +294,8 @@ static int make_attention(const struct maker *m, struct launch *l, struct error 
                                 .general = more || cuda_is_general(model_config(m->d->graph->model)),
                                 .attend = {.in = q.data,
                                            .out = out.data,
-                                           .kv = a->kv,
                                            .scratch = a->buffers.attend,
                                            .layout = kind->layout,
-                                           .slots = a->slots,
                                            .max_rows = a->buffers.max_rows,
                                            .ready = 1,
                                            .in_stride = q.stride,
@@ -298,6 +308,7 @@ static int make_attention(const struct maker *m, struct launch *l, struct error 
                                            .window = kind->window,
                                            .cap = kind->cap,
                                            .work_bytes = ATTEND_WORK}};
+    choose_pages(a, kind, &l->args.attention.attend.kv, &l->args.attention.attend.slots);
     return 0;
 }
 

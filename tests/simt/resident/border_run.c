@@ -189,9 +189,12 @@ static void fill(struct rig *r, uint64_t seed)
 {
     size_t page = kv_page_size(&r->config.layout);
     uint32_t *kv = (uint32_t *)(uintptr_t)r->args.kv, *transfer = (uint32_t *)(void *)r->transfer;
+    uint32_t *windows = (uint32_t *)(uintptr_t)r->args.windows;
     float *rows = (float *)(uintptr_t)r->args.buffers.rows;
     for (size_t i = 0; i < TOY_PAGES * page / 4; i++)
         kv[i] = (uint32_t)(i * 2654435761u + seed);
+    for (size_t i = 0; i < TOY_WINDOWS * r->args.window_bytes / 4; i++)
+        windows[i] = (uint32_t)(i * 2246822519u + seed);
     for (size_t i = 0; i < page; i++)
         transfer[i] = (uint32_t)(i * 40503u + seed);
     for (size_t i = 0; i < (size_t)TOY_ROWS * r->args.buffers.row_floats; i++)
@@ -207,6 +210,7 @@ static int run_steps(struct border_run *r, uint64_t feed_seed, const struct mann
     rig_reset(&r->rig);
     fill(&r->rig, feed_seed);
     toy_feed_open(&feed, &r->model.layout, feed_seed);
+    feed.n_windows = TOY_WINDOWS;
     for (uint32_t i = 0; i < n; i++) {
         struct step *s = rig_step(&r->rig);
         enum damage how = i + 1 == n ? last : NONE;

@@ -52,9 +52,11 @@ static void open_slots(struct rig *r)
 {
     struct decoder_slots *s = &r->args.slots;
     uint32_t n = r->config.n_slots, n_ctx = r->config.n_ctx;
-    *s = (struct decoder_slots){.n_slots = n, .n_ctx = n_ctx, .n_pages = r->config.n_pages};
+    *s = (struct decoder_slots){
+        .n_slots = n, .n_ctx = n_ctx, .n_pages = r->config.n_pages, .n_windows = r->config.n_windows};
     s->pages_per_slot = (n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS;
     s->tables = device(r, (size_t)n * s->pages_per_slot * 4, "tables");
+    s->windows = s->n_windows ? device(r, (size_t)n * s->pages_per_slot * 4, "windows") : 0;
     s->history = device(r, (size_t)n * n_ctx * 4, "history");
     s->start = device(r, n * 4, "start");
     s->last_sampled = device(r, n * 4, "last_sampled");
@@ -171,6 +173,10 @@ void rig_open(struct rig *r, const struct rig_config *config)
     open_pinned(r);
     r->args.kv = device(r, kv_page_size(&config->layout) * config->n_pages, "kv");
     r->args.layout = config->layout;
+    r->args.page_bytes = kv_page_size(&config->layout);
+    r->args.window_bytes = kv_page_size(&config->windows);
+    if (config->n_windows)
+        r->args.windows = device(r, r->args.window_bytes * config->n_windows, "window pages");
     r->args.shared = r->plan.shared;
     r->args.n_crew = config->device.n_crew;
     r->args.spin_ns = 2000;

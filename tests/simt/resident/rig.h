@@ -6,7 +6,7 @@
 #include "simt/emulator/emulator.h"
 #include "cuda/plan.h"
 
-#define RIG_BUFFERS 40
+#define RIG_BUFFERS 48
 #define RIG_SCRIPT  2
 
 struct rig_config {
@@ -15,7 +15,8 @@ struct rig_config {
     const struct decoder_matrix *matrices; /* [n_weights], tiles included */
     const uint64_t *vectors;               /* [n_weights] */
     uint32_t n_weights;
-    struct kv_layout layout;
+    struct kv_layout layout, windows; /* of pages and, if there are any, window pages */
+    uint32_t n_windows;
     uint32_t n_slots, n_ctx, n_pages, max_rows, logits_stride;
     struct plan_device device;
     uint32_t n_stages; /* stages of the ring; 0: as planned */

@@ -52,7 +52,8 @@ static void put_rows(struct step *s, uint32_t n)
 {
     s->id = 1;
     for (; s->n_rows < n; s->n_rows++) {
-        s->edits[s->n_edits++] = (struct step_table_edit){.slot = s->n_rows, .page = s->n_rows};
+        s->edits[s->n_edits++] =
+            (struct step_table_edit){.slot = s->n_rows, .page = s->n_rows, .window = TOY_PAGES + s->n_rows};
         s->rows[s->n_rows] =
             (struct step_row){.slot = s->n_rows, .pos = 1, .token = 3, .logit_index = STEP_NO_LOGITS};
     }
@@ -103,14 +104,21 @@ NONSENSE(logit_of_another, logit(s); s->rows[1].logit_index = STEP_NO_LOGITS)
 NONSENSE(edit_slot, s->n_edits = 1; s->edits[0].slot = TOY_SLOTS)
 NONSENSE(edit_index, s->n_edits = 1; s->edits[0].index = (TOY_N_CTX + 63) / 64)
 NONSENSE(edit_page, s->n_edits = 40; s->edits[39].page = TOY_PAGES)
+NONSENSE(edit_window, s->n_edits = 1; s->edits[0].window = TOY_PAGES + TOY_WINDOWS)
+NONSENSE(edit_window_page, s->n_edits = 1; s->edits[0].window = TOY_PAGES - 1)
 NONSENSE(page_op_none, s->n_page_ops = 1)
 NONSENSE(page_op_kind, s->n_page_ops = 1; s->page_ops[0].kind = STEP_PAGE_ZERO + 1)
 NONSENSE(page_op_page, s->n_page_ops = 1;
-         s->page_ops[0] = ((struct step_page_op){.kind = STEP_PAGE_ZERO, .page = TOY_PAGES}))
+         s->page_ops[0] = ((struct step_page_op){.kind = STEP_PAGE_ZERO, .page = TOY_PAGES + TOY_WINDOWS}))
 NONSENSE(page_op_from, s->n_page_ops = 1;
          s->page_ops[0] = ((struct step_page_op){.kind = STEP_PAGE_COPY, .from = TOY_PAGES}))
 NONSENSE(page_op_offset, s->n_page_ops = 1;
          s->page_ops[0] = ((struct step_page_op){.kind = STEP_PAGE_EXPORT, .host_offset = 3 * 256 + 1}))
+NONSENSE(page_op_window_from, s->n_page_ops = 1;
+         s->page_ops[0] = ((struct step_page_op){.kind = STEP_PAGE_COPY, .page = TOY_PAGES, .from = 1}))
+NONSENSE(page_op_window_offset, s->n_page_ops = 1;
+         s->page_ops[0] = ((struct step_page_op){
+             .kind = STEP_PAGE_IMPORT, .page = TOY_PAGES, .host_offset = 3 * 256 + 129}))
 NONSENSE(slot_slot, s->n_slots = 1; s->slots[0].slot = TOY_SLOTS)
 NONSENSE(slot_start, s->n_slots = 1; s->slots[0].start = TOY_N_CTX)
 NONSENSE(slot_history, s->n_slots = 1; s->n_history = 9; s->slots[0].start = 3; s->slots[0].n_history = 4)
@@ -146,11 +154,15 @@ static const struct nonsense nonsense[] = {
     N(edit_slot, EDIT),
     N(edit_index, EDIT),
     N(edit_page, EDIT),
+    N(edit_window, EDIT),
+    N(edit_window_page, EDIT),
     N(page_op_none, PAGE_OP),
     N(page_op_kind, PAGE_OP),
     N(page_op_page, PAGE_OP),
     N(page_op_from, PAGE_OP),
     N(page_op_offset, PAGE_OP),
+    N(page_op_window_from, PAGE_OP),
+    N(page_op_window_offset, PAGE_OP),
     N(slot_slot, SLOT),
     N(slot_start, SLOT),
     N(slot_history, SLOT),
@@ -274,6 +286,7 @@ static void host_open(struct host *h, uint64_t seed)
 {
     h->sent = h->taken = 0;
     toy_feed_open(&h->feed, &run.model.layout, seed);
+    h->feed.n_windows = TOY_WINDOWS;
     toy_state_open(&h->state, &run.model);
 }
 
@@ -400,6 +413,7 @@ Test(resident, it_leaves_whenever_it_is_told_to)
         struct live l;
         rig_reset(&run.rig);
         toy_feed_open(&feed, &run.model.layout, seed);
+        feed.n_windows = TOY_WINDOWS;
         toy_state_open(&state, &run.model);
         live_begin(&l, seed % 2 ? 90 : 80, seed);
         for (int i = 0; i < 2; i++) {

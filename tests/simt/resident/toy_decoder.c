@@ -150,8 +150,12 @@ SIMT_INLINE bool toy_stream(struct stream *s)
 SIMT_INLINE SIMT_GLOBAL uint32_t *toy_cell(const struct walk *w, uint32_t slot, uint32_t pos)
 {
     const struct decoder_slots *slots = &w->args->slots;
-    uint32_t page =
-        DECODER_AT(const uint32_t, slots->tables)[slot * slots->pages_per_slot + pos / KV_PAGE_TOKENS];
+    bool window = w->op->layer == TOY_WINDOW_LAYER;
+    uint64_t table = window ? slots->windows : slots->tables;
+    uint32_t page = DECODER_AT(const uint32_t, table)[slot * slots->pages_per_slot + pos / KV_PAGE_TOKENS];
+    if (window)
+        return (SIMT_GLOBAL uint32_t *)(DECODER_AT(char, w->args->windows) + page * w->args->window_bytes) +
+               pos % KV_PAGE_TOKENS;
     return (SIMT_GLOBAL uint32_t *)(DECODER_AT(char, w->args->kv) +
                                     kv_offset(&w->args->layout, page, w->op->layer, 0, KV_KEYS)) +
            pos % KV_PAGE_TOKENS;

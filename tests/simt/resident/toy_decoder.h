@@ -9,9 +9,10 @@
 #pragma once
 #include "abi/device_abi.h"
 
-#define TOY_SUPER_BYTES 256
-#define TOY_WIDTH       32 /* width of every buffer except the logits */
-#define TOY_VOCAB       48
+#define TOY_SUPER_BYTES  256
+#define TOY_WIDTH        32 /* width of every buffer except the logits */
+#define TOY_VOCAB        48
+#define TOY_WINDOW_LAYER 1 /* its keys lie in window pages */
 
 static inline uint32_t toy_mix(uint32_t a, uint32_t b)
 {

@@ -22,8 +22,9 @@ static void add_page_ops(struct toy_feed *f, struct step *s)
     for (uint32_t i = 1 + below(f, 3); i; i--) {
         struct step_page_op *op = &s->page_ops[s->n_page_ops++];
         op->kind = STEP_PAGE_COPY + below(f, 4);
-        op->page = below(f, TOY_PAGES);
-        op->from = below(f, TOY_PAGES);
+        bool window = f->n_windows && below(f, 2);
+        op->page = window ? TOY_PAGES + below(f, f->n_windows) : below(f, TOY_PAGES);
+        op->from = window ? TOY_PAGES + below(f, f->n_windows) : below(f, TOY_PAGES);
         if (op->kind == STEP_PAGE_EXPORT || op->kind == STEP_PAGE_IMPORT)
             op->host_offset = below(f, 4) * (uint32_t)(kv_page_size(&f->layout) / 64);
     }
@@ -51,12 +52,11 @@ static void set_slot(struct toy_feed *f, struct step *s, uint32_t slot)
 static void take_slot(struct toy_feed *f, struct step *s, uint32_t slot)
 {
     uint32_t turn = below(f, 2);
-    for (uint32_t i = 0; i < 3; i++)
-        s->edits[s->n_edits++] = (struct step_table_edit){.slot = slot,
-                                                          .index = i % 2,
-                                                          .page = slot * 2 + (i == 0   ? turn ^ 1
-                                                                              : i == 1 ? turn ^ 1
-                                                                                       : turn)};
+    for (uint32_t i = 0; i < 3; i++) {
+        uint32_t page = slot * 2 + (i < 2 ? turn ^ 1 : turn);
+        s->edits[s->n_edits++] = (struct step_table_edit){
+            .slot = slot, .index = i % 2, .page = page, .window = f->n_windows ? TOY_PAGES + page + 1 : 0};
+    }
     if (below(f, 2))
         set_slot(f, s, slot);
     set_slot(f, s, slot);

@@ -7,6 +7,7 @@ struct toy_feed {
     struct kv_layout layout;
     uint64_t random, id;
     uint32_t n_slots;             /* slots that get rows */
+    uint32_t n_windows;           /* window pages; 0: there are none */
     uint32_t next_pos[TOY_SLOTS]; /* 0: the slot is free */
 };
 

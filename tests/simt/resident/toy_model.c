@@ -36,7 +36,7 @@ static void add_layer(struct toy_model *m, uint32_t layer)
 
 void toy_model_open(struct toy_model *m)
 {
-    *m = (struct toy_model){.layout = {TOY_LAYERS, 1, 32, KV_F16}};
+    *m = (struct toy_model){.layout = {TOY_LAYERS, 1, 32, KV_F16}, .windows = {1, 1, 32, KV_F16}};
     struct program *p = calloc(1, sizeof *p + 32 * sizeof *p->ops);
     if (!p)
         abort();
@@ -84,6 +84,8 @@ void toy_rig_open(struct rig *r, const struct toy_model *m, uint32_t n_blocks, u
                            .vectors = vectors,
                            .n_weights = TOY_WEIGHTS,
                            .layout = m->layout,
+                           .windows = m->windows,
+                           .n_windows = TOY_WINDOWS,
                            .n_slots = TOY_SLOTS,
                            .n_ctx = TOY_N_CTX,
                            .n_pages = TOY_PAGES,
@@ -102,23 +104,33 @@ void toy_state_open(struct toy_state *s, const struct toy_model *m)
 {
     *s = (struct toy_state){.model = m};
     s->kv = calloc(TOY_PAGES, kv_page_size(&m->layout));
+    s->windows = calloc(TOY_WINDOWS, kv_page_size(&m->windows));
     s->transfer = calloc(4, kv_page_size(&m->layout));
-    if (!s->kv || !s->transfer)
+    if (!s->kv || !s->windows || !s->transfer)
         abort();
 }
 
 void toy_state_close(struct toy_state *s)
 {
     free(s->kv);
+    free(s->windows);
     free(s->transfer);
+}
+
+/* A page or window page, and its size. */
+static char *page_at(struct toy_state *s, uint32_t number, size_t *size)
+{
+    bool window = number >= TOY_PAGES;
+    *size = kv_page_size(window ? &s->model->windows : &s->model->layout);
+    return window ? s->windows + (number - TOY_PAGES) * *size : s->kv + number * *size;
 }
 
 static void run_page_op(struct toy_state *s, const struct step_page_op *op)
 {
-    size_t size = kv_page_size(&s->model->layout);
-    char *page = s->kv + op->page * size, *host = s->transfer + (size_t)op->host_offset * 64;
+    size_t size;
+    char *page = page_at(s, op->page, &size), *host = s->transfer + (size_t)op->host_offset * 64;
     if (op->kind == STEP_PAGE_COPY)
-        memmove(page, s->kv + op->from * size, size);
+        memmove(page, page_at(s, op->from, &size), size);
     else if (op->kind == STEP_PAGE_EXPORT)
         memcpy(host, page, size);
     else if (op->kind == STEP_PAGE_IMPORT)
@@ -157,8 +169,10 @@ static uint32_t product(const struct toy_model *m, uint32_t weight, const uint32
 
 static uint32_t *cell(struct toy_state *s, uint32_t slot, uint32_t layer, uint32_t pos)
 {
-    size_t at = kv_offset(&s->model->layout, s->tables[slot][pos / 64], layer, 0, KV_KEYS);
-    return (uint32_t *)(void *)(s->kv + at) + pos % 64;
+    bool window = layer == TOY_WINDOW_LAYER;
+    size_t at = window ? kv_offset(&s->model->windows, s->window_tables[slot][pos / 64], 0, 0, KV_KEYS)
+                       : kv_offset(&s->model->layout, s->tables[slot][pos / 64], layer, 0, KV_KEYS);
+    return (uint32_t *)(void *)((window ? s->windows : s->kv) + at) + pos % 64;
 }
 
 static void run_op(struct toy_state *s, const struct program_op *op, const struct step *step,
@@ -224,8 +238,11 @@ void toy_state_run(struct toy_state *s, const struct step *step, struct step_res
     int32_t tokens[TOY_ROWS];
     for (uint32_t i = 0; i < step->n_page_ops; i++)
         run_page_op(s, &step->page_ops[i]);
-    for (uint32_t i = 0; i < step->n_edits; i++)
-        s->tables[step->edits[i].slot][step->edits[i].index] = step->edits[i].page;
+    for (uint32_t i = 0; i < step->n_edits; i++) {
+        const struct step_table_edit *e = &step->edits[i];
+        s->tables[e->slot][e->index] = e->page;
+        s->window_tables[e->slot][e->index] = e->window ? e->window - TOY_PAGES : 0;
+    }
     for (uint32_t i = 0; i < step->n_slots; i++)
         take_slot(s, step, &step->slots[i]);
     for (uint32_t r = 0; r < step->n_rows; r++) {

@@ -8,6 +8,7 @@
 #define TOY_SLOTS   5
 #define TOY_N_CTX   200
 #define TOY_PAGES   16
+#define TOY_WINDOWS 14
 #define TOY_ROWS    24
 #define TOY_WEIGHTS 9
 
@@ -16,7 +17,7 @@ struct toy_model {
     struct decoder_matrix matrices[TOY_WEIGHTS];
     char *tiles[TOY_WEIGHTS];
     size_t sizes[TOY_WEIGHTS];
-    struct kv_layout layout;
+    struct kv_layout layout, windows; /* of pages; of window pages */
 };
 
 void toy_model_open(struct toy_model *m);
@@ -27,12 +28,12 @@ void toy_rig_open(struct rig *r, const struct toy_model *m, uint32_t n_blocks, u
 /* State of the reference: everything that steps change. */
 struct toy_state {
     const struct toy_model *model;
-    uint32_t tables[TOY_SLOTS][(TOY_N_CTX + 63) / 64];
+    uint32_t tables[TOY_SLOTS][(TOY_N_CTX + 63) / 64], window_tables[TOY_SLOTS][(TOY_N_CTX + 63) / 64];
     int32_t history[TOY_SLOTS][TOY_N_CTX], last_sampled[TOY_SLOTS];
     uint32_t start[TOY_SLOTS];
     struct step_sampling sampling[TOY_SLOTS];
     struct step_bias biases[TOY_SLOTS][STEP_MAX_BIAS];
-    char *kv, *transfer; /* pages: TOY_PAGES, and 4 */
+    char *kv, *windows, *transfer; /* pages: TOY_PAGES, TOY_WINDOWS, and 4 */
 };
 
 void toy_state_open(struct toy_state *s, const struct toy_model *m);

@@ -58,6 +58,10 @@ static int run_steps(struct toy_run *r, struct toy_feed *feed, struct toy_state 
     size_t page = kv_page_size(&r->model.layout);
     if (memcmp((const void *)(uintptr_t)r->rig.args.kv, state->kv, TOY_PAGES * page) != 0)
         return wrong(report, "other pages than the reference's");
+    page = kv_page_size(&r->model.windows);
+    if (memcmp((const void *)(uintptr_t)r->rig.args.windows, state->windows, TOY_WINDOWS * page) != 0)
+        return wrong(report, "other window pages than the reference's");
+    page = kv_page_size(&r->model.layout);
     if (memcmp(r->rig.transfer, state->transfer, 4 * page) != 0)
         return wrong(report, "other pages exported than the reference's");
     return 0;
@@ -105,6 +109,7 @@ static void begin(struct toy_run *r, struct toy_feed *feed, struct toy_state *st
 {
     rig_reset(&r->rig);
     toy_feed_open(feed, &r->model.layout, seed);
+    feed->n_windows = TOY_WINDOWS;
     toy_state_open(state, &r->model);
     r->rig.control->stop = DECODER_DRAIN;
     r->rig.control->submitted = r->rig.control->completed = 0u - (uint32_t)(seed % 4); /* counts may wrap */
