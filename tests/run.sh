@@ -11,7 +11,7 @@ rm -rf "$LOGS"
 mkdir -p "$LOGS"
 JOBS=$(nproc)
 ALL=OFF
-kernels="" # --all: the sanitized tree has its own, sanitized too
+kernels="" # --all: the sanitized trees have their own, sanitized too
 if [ "${1:-}" = --all ]; then
     ALL=ON
     kernels=-DHEARTH_KERNELS_FROM=
@@ -116,7 +116,8 @@ build_asan() {
     stage build-asan configure_and_build asan 19 $kernels
 }
 build_tsan_and_fuzz() {
-    stage build-tsan configure_and_build tsan 19
+    # shellcheck disable=SC2086 # no flag, or one
+    stage build-tsan configure_and_build tsan 19 $kernels
     stage build-fuzz configure_and_build fuzz 19
 }
 

@@ -297,7 +297,7 @@ static void live(const struct circumstances *c, uint64_t seed)
 /* With the race detector (cuda.twin_checked) a step takes twenty times as long, under a sanitizer a few
  * times. */
 #ifndef SHORTER
-#define SHORTER SANITIZED_STRIDE(2)
+#define SHORTER SANITIZED_STRIDE(3)
 #endif
 
 static void live_all(const struct circumstances *all, size_t n, uint64_t seed)

@@ -118,14 +118,19 @@ static bool is_elsewhere(const struct mutation_suite *suite, int mutation)
     return false;
 }
 
+static bool is_short(void)
+{
+    const char *wanted = getenv("SIMT_GENERATIONS");
+    return wanted && strcmp(wanted, "one") == 0;
+}
+
 /* True if SIMT_GENERATIONS=one leaves it to the other generation, which has the same use of the word. Odd and
  * even lines take turns. */
 static bool is_left_to_twin(int mutation)
 {
     enum simt_aspect aspect = SIMT_WHOLE, its = SIMT_WHOLE;
     const struct simt_site *site = simt_mutation(mutation, &aspect);
-    const char *wanted = getenv("SIMT_GENERATIONS");
-    if (!wanted || strcmp(wanted, "one") != 0 || site->sm == generations[site->line % GENERATIONS])
+    if (!is_short() || site->sm == generations[site->line % GENERATIONS])
         return false;
     for (int i = 0; i < simt_n_mutations(); i++) {
         const struct simt_site *s = simt_mutation(i, &its);
@@ -203,6 +208,10 @@ int mutation_suite_main(const struct mutation_suite *suite, int argc, char **arg
     const char *mute = getenv("SIMT_MUTE");
     if (mute)
         return run_one(suite, mute, per_mutation);
+    /* The seeds of each phase (seeds/), and the checked cases, run clean too: here it is shown of the runs
+     * that must fail. */
+    if (argc <= 1 && is_short())
+        clean = clean / 4 > 4 ? clean / 4 : 4;
     int failures = run_clean(suite, clean);
     failures += run_mutations(suite, per_mutation);
     return failures ? 1 : 0;

@@ -195,6 +195,7 @@ static bool fits(uint32_t type, uint32_t k)
     return k % quant_traits(type)->block == 0;
 }
 
+/* Without --all a third of the shapes, of each type another. */
 static void every_shape(bool extreme, uint32_t largest_k)
 {
     uint32_t number = 0;
@@ -202,8 +203,8 @@ static void every_shape(bool extreme, uint32_t largest_k)
         for (size_t k = 0; k < sizeof ks / sizeof *ks; k++)
             for (size_t n = 0; n < sizeof ns / sizeof *ns; n++)
                 for (size_t c = 0; c < sizeof columns / sizeof *columns; c++)
-                    if (number++ % SANITIZED_STRIDE(7) == 0 && fits(types[t], ks[k]) && ks[k] <= largest_k &&
-                        (uint64_t)ks[k] * ns[n] * columns[c] <= 1024 * 40 * 33)
+                    if ((number++ + t) % SAMPLED_STRIDE(3, 7) == 0 && fits(types[t], ks[k]) &&
+                        ks[k] <= largest_k && (uint64_t)ks[k] * ns[n] * columns[c] <= 1024 * 40 * 33)
                         same_bits(types[t], ns[n], ks[k], columns[c], extreme);
 }
 
@@ -266,8 +267,8 @@ Test(matmul, the_largest_sums_keep_the_bits_equal)
                 same_bits_at_the_ends(types[t], fills[f], c % 2 ? 1.0f : -1.0f, widths[c / 2]);
 }
 
-/* Every shape; of the hints, which only fetch, three in turn, so that each meets every table, shape and type;
- * distances from none to beyond the matrix. */
+/* Every shape; of the hints, which only fetch, one or with --all three in turn, so that each meets every
+ * table, shape and type; distances from none to beyond the matrix. */
 static void variants_same_bits(uint32_t type, uint32_t n, uint32_t k, uint32_t n_columns)
 {
     static const uint32_t distances[] = {0, 64, 4352, 1000000};
@@ -278,7 +279,7 @@ static void variants_same_bits(uint32_t type, uint32_t n, uint32_t k, uint32_t n
     product_run(&p, &matmul_scalar, want);
     for (size_t t = 0; t < N_TABLES; t++)
         for (uint32_t shape = 0; tables[t]->supported() && shape < MATMUL_N_SHAPES; shape++)
-            for (uint32_t i = 0; i < 3; i += SANITIZED_STRIDE(3)) {
+            for (uint32_t i = 0; i < 3; i += SAMPLED_STRIDE(3, 3)) {
                 p.in.variant = (struct matmul_variant){.shape = (uint8_t)shape,
                                                        .hint = (uint8_t)(next() % MATMUL_N_HINTS),
                                                        .ahead = distances[next() % 4]};

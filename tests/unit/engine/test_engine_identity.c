@@ -38,15 +38,17 @@ static const struct {
      {.kind = EXECUTOR_EAGER, .isa = "auto", .n_threads = 2, .steps_in_flight = 2, .n_neighbours = 3}},
 };
 
+/* Without --all every second pair of a type and circumstances: all circumstances meet each type, and each
+ * model. */
 static void check_model(const char *path, int first_type)
 {
+    const size_t stride = SAMPLED_STRIDE(2, 3);
     static struct answer alone, other;
     for (int type = first_type % SANITIZED_STRIDE(3); type < KV_N_TYPES; type += SANITIZED_STRIDE(3)) {
         struct circumstances slow = {
             .kv_type = (enum kv_type)type, .isa = "scalar", .n_threads = 1, .steps_in_flight = 1};
         cr_assert(ask(path, slow, &alone));
-        for (size_t i = (size_t)type % SANITIZED_STRIDE(3); i < sizeof cases / sizeof *cases;
-             i += SANITIZED_STRIDE(3)) {
+        for (size_t i = (size_t)(type + first_type) % stride; i < sizeof cases / sizeof *cases; i += stride) {
             struct circumstances c = cases[i].c;
             c.kv_type = (enum kv_type)type;
             if (ask(path, c, &other))
@@ -74,7 +76,7 @@ Test(identity, llama3_q4_k_m_gives_the_same_bits_in_all_circumstances)
 
 Test(identity, qwen2_q5_0_gives_the_same_bits_in_all_circumstances)
 {
-    check_model(models[3], 0);
+    check_model(models[3], 3);
 }
 
 /* ---- what else is promised of real logits ---- */
