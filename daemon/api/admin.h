@@ -22,7 +22,7 @@ struct swap_view {
     uint64_t n_done, n_failed;
 };
 
-/* Where the model lies that an administrator asked for. */
+/* The place of the model that an administrator asked for. */
 struct swap_found {
     int rc; /* 0, or -ENOENT, -EACCES: there is no such model */
     struct error why;

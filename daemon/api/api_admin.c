@@ -152,7 +152,7 @@ static void swap_model(struct request *r)
     json_decref(body);
 }
 
-/* A server whose model is another's matter knows none of these. */
+/* False, with a 404: this server does not manage its own model, so it has none of these routes. */
 static bool is_there(struct request *r)
 {
     if (r->server->api->admin)

@@ -89,8 +89,8 @@ static const struct field completion_fields[] = {
 
 /* --- errors --- */
 
-/* OpenAI's type of an error, and its code. Where it has none, the code is /generate's type, which tells more.
- */
+/* Writes OpenAI's type of an error, and its code; if OpenAI has no code for it, /generate's type, which tells
+ * more. */
 static void put_kind(struct buf *out, const struct api_error *e)
 {
     static const struct {
@@ -114,7 +114,7 @@ static void put_kind(struct buf *out, const struct api_error *e)
     json_put_str(out, strcmp(code, "invalid_request") ? code : NULL);
 }
 
-/* Where a prompt does not fit, with the sentence that clients look for. */
+/* If the prompt does not fit, the message has the sentence that clients look for. */
 void api_openai_put_error(struct buf *out, const struct api_error *e)
 {
     struct buf words = {.arena = out->arena};

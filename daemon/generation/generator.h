@@ -58,8 +58,8 @@ struct model_view { /* a model that requests may name, as lists show it */
     uint64_t n_late; /* requests that waited too long for it */
 };
 
-/* Who has the models, where a request may name one of several (model_set.h). A model is known by its number.
- * Called on the loop. */
+/* The owner of the models, if a request may name one of several (model_set.h). A model is known by its
+ * number. Called on the loop. */
 struct model_source {
     /* The number of the one that `name` means ("": the request named none), or -1 with a 404 in *e. */
     int (*find)(void *context, const char *name, struct api_error *e);

@@ -54,7 +54,7 @@ struct connection {
     int fd;
     uv_timer_t timer; /* header, then body, then keep-alive comments: one at a time */
     uv_poll_t watch;  /* for the peer's leaving */
-    /* What it knows of its request. */
+    /* The facts about its request. */
     struct request *request; /* NULL: it has none */
     const struct connection_ops *ops;
     bool whole;    /* all of it has come, or it was answered without */

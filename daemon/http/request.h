@@ -145,14 +145,15 @@ size_t request_take(struct request *r, char *out, size_t max);
 #define REPLY_WINDOW 16384 /* bytes of a stream or of a list that are written ahead of what is taken */
 /* Bytes of a stream or list that are written and not taken. A list that has not come is a window full. */
 size_t request_n_ahead(const struct request *r);
-/* At the end of `out`: now, or `later`, on the pool, as the client takes it. */
+/* Appends the list to `out`: now, or `later`, on the pool, as the client takes it. */
 void request_put_list(struct request *r, struct reply_list list, bool later);
 /* Reply with r->error, or with *e (copied). */
 void request_fail(struct request *r, const struct api_error *e);
-/* The error object, with its newline. */
-void api_error_put_context(struct buf *out, const struct api_error *e); /* its figures, each behind a comma */
+/* Writes the error object, with its newline. */
 void api_error_put(struct buf *out, const struct api_error *e);
-/* The same in the form of the route. */
+/* Writes the error's figures, each behind a comma. */
+void api_error_put_context(struct buf *out, const struct api_error *e);
+/* Writes the error object in the form of the route. */
 void request_put_error(struct request *r, const struct api_error *e);
 /* From inside a handler: no reply yet. Watches for the client's leaving. */
 void request_suspend(struct request *r);
@@ -180,7 +181,7 @@ void request_hold(struct request *r, size_t n);
  * replies of all clients then exceed body_memory, others that are not read are dropped. */
 void request_hold_reply(struct request *r);
 #define REQUEST_LARGE_REPLY UNREAD_LARGE
-/* The reply is whole: all that is left is its client's to take. */
+/* Marks the reply as whole: the client has only to take the rest of it. */
 void request_answered(struct request *r);
 /* From now on its client must take max_body bytes of it per body_timeout_ms. */
 void request_limit(struct request *r);

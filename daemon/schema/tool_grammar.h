@@ -34,8 +34,8 @@ struct tool_grammar_options {
 /* 0, -ENOTSUP (the format's calls are not described; a strict schema), -EINVAL (a name that cannot be
  * written; a strict tool's schema is none), -EDOM (nothing may be called), -E2BIG, -ENOMEM. */
 int tool_grammar_compile(struct grammar **out, const struct tool_grammar_options *o, struct error *err);
-/* Any text that contains none of n texts; the marks of the format that are control tokens may stand in it. Of
- * the options only format (or NULL) and is_control count. -E2BIG, -ENOMEM. */
+/* Any text that contains none of n texts; the marks of the format that are control tokens may stand in it. It
+ * reads only the options format (or NULL) and is_control. -E2BIG, -ENOMEM. */
 int tool_grammar_without(struct grammar **out, const struct tool_grammar_options *o, const char *const *texts,
                          size_t n, struct error *err);
 /* Texts of a schema, behind what is reasoned and the header of the answer where the format has one: of the

@@ -2,9 +2,10 @@
  *
  * A past of several splits leaves a partial result per (row, head, split) in the scratch:
  *
- *   tickets   u32 [max_rows][n_kv_heads]: 0 between ops; the block that draws the last one merges and resets
- * it folds     float [max_rows][n_heads][max_splits][2]: maximum, sum outs      float
- * [max_rows][n_heads][max_splits][head_dim]
+ *   tickets   u32 [max_rows][n_kv_heads]: 0 between ops; the block that draws the last ticket merges the
+ *             splits and sets it to 0 again
+ *   folds     float [max_rows][n_heads][max_splits][2]: maximum, sum
+ *   outs      float [max_rows][n_heads][max_splits][head_dim]
  *
  * The host zeroes the tickets at load, and again after a launch that ended inside a step.
  * Thread: any, host or device; pure functions. */

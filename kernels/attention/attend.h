@@ -5,10 +5,11 @@
  *
  *   attend_prefetch()       called before the QKV product's output may be read: plans the step, unless the
  *                           layer before did, and begins to copy pages that earlier steps wrote
- *   attend_append_phase()   unless lone_rows or ready: norms and rotates heads of q and k (q in place),
- * appends K and V; heads are dealt over all blocks. Then a hop (all blocks arrive) attend_phase() units
- * (group of rows of one slot, split, kv head) dealt over all blocks; with lone_rows the unit of the last
- * split prepares and appends its own row
+ *   attend_append_phase()   unless lone_rows or ready: normalises and rotates heads of q and k (q in place),
+ *                           appends K and V; heads are dealt over all blocks. Then a hop (all blocks arrive).
+ *   attend_phase()          computes units (group of rows of one slot, split, kv head), which are dealt over
+ *                           all blocks; with lone_rows the unit of the last split prepares and appends its
+ *                           own row
  *
  * A block's work is a stream of pieces: for each unit, for each pass (as many query heads as fit), for each
  * page, the pieces of its keys, then those of its values. They are copied (cp.async) into a ring of slots,

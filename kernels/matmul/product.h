@@ -5,8 +5,8 @@
  *   out     [n_columns][out_stride] f32, matrix i from column out_col on
  *   gain    [k] f32 or none; bias [n] of each matrix or none
  *   y       = ((half 0 + half 1) * r + bias) * scale; r = 1/rms of the input with a gain, else 1 or a factor
- *   STORE   out = y, or capped     RESIDUAL  out = out + y     SWIGLU  out = silu(y0) * y1     GEGLU gelu(y0)
- * * y1
+ *   STORE   out = y, or capped          RESIDUAL  out = out + y
+ *   SWIGLU  out = silu(y0) * y1         GEGLU     out = gelu(y0) * y1
  *
  * schedule.h deals groups of tiles to blocks. A block's producer warp (product_produce) puts their stages
  * into the ring in the order in which the compute warps (product_run) consume them; neither asks the other.

@@ -1,9 +1,8 @@
 /* persistent_loop.h - the persistent loop: the work of each thread of a launch, from its first step to its
  * last. The including source defines the ops and passes them to resident_run():
  *
- *   bool OPS(struct walk *w)            does this block's share of op w->op, by the compute warps;
- * interpreter.h bool STREAM(struct stream *s)       fetches what the compute warps will consume, in their
- * order; producer warp
+ *   bool OPS(struct walk *w)        compute warps: do this block's share of op w->op (interpreter.h)
+ *   bool STREAM(struct stream *s)   producer warp: fetches what the compute warps consume, in their order
  *
  * The compute warps of every block go from step to step: they wait until the I/O warp publishes one, pass the
  * producer what it must know of it, do the page ops, and run the program. The producer warp runs the same

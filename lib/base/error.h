@@ -8,8 +8,7 @@
  *   -ENOENT, -EACCES, -EISDIR  file missing or unreadable      -EBADMSG  file broken
  *   -ENOTSUP  file valid but not supported                     -ENODEV   no device or driver
  *   -ENOMEM   out of memory                                    -EINVAL   bad argument or configuration
- *   -EADDRINUSE  address taken                                 -EIO      decoder fault, driver, file
- * unreadable */
+ *   -EADDRINUSE  address taken                                 -EIO      decoder fault, driver, read error */
 #pragma once
 
 struct error {

@@ -181,7 +181,7 @@ struct engine {
     float *draw_logits;           /* [n_slots][n_vocab] */
     struct draw_scratch *scratch; /* [n_scratch]: threads that draw at once */
     uint32_t n_scratch;
-    uint32_t *masks; /* [n_masks][mask_words], of each slot one; NULL: the backend cannot constrain */
+    uint32_t *masks; /* [n_masks][mask_words], one per slot; NULL: the backend cannot constrain */
     uint32_t n_masks, mask_words;
     bool masks_here;  /* the backend takes no masks: the engine draws constrained tokens, like a chain's */
     uint32_t n_ahead; /* masks behind drafts in the step that is being built: they follow the slots' */

@@ -1,4 +1,5 @@
-/* gbnf_private.h - the text of a grammar as it is read, for gbnf.c, gbnf_regular.c and lark.c. */
+/* gbnf_private.h - the text of a grammar as it is read, for gbnf.c, gbnf_regular.c and lark.c. Thread: the
+ * one that compiles the grammar. */
 #pragma once
 #include "code_ranges.h"
 #include "grammar_builder.h"

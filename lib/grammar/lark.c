@@ -11,7 +11,7 @@
 #define MAX_DEPTH 200
 #define IGNORED   "%ignore" /* a rule's name: no text has such a one */
 
-/* What %import common.NAME brings. */
+/* The terminals that %import common.NAME defines. */
 static const struct {
     const char *name, *regex;
 } common[] = {

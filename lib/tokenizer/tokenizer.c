@@ -191,9 +191,8 @@ static int cut_all(const struct specials *s, const struct tokenizer *t, const ch
     return 0;
 }
 
-/* Cuts text at its special tokens, the longest first, then the leftmost. Where `plain` (may be NULL) marks a
- * byte of the token's text, only a user-defined one is cut. The caller frees
- * out->list. -ENOMEM. */
+/* Cuts text at its special tokens, the longest first, then the leftmost. If `plain` (may be NULL) marks a
+ * byte of the token's text, only a user-defined token is cut. The caller frees out->list. -ENOMEM. */
 static int specials_cut(const struct specials *s, const struct tokenizer *t, const char *text, size_t len,
                         const unsigned char *plain, struct fragments *out)
 {

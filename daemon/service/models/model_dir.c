@@ -231,7 +231,7 @@ static void hide_unnamed(struct model_dir *d, int n)
     }
 }
 
-/* Brings by_name up to date with what is present. What stays is in order already. */
+/* Brings by_name up to date with what is present. Names that stay are in order already. */
 static void list_names(struct model_dir *d)
 {
     int n = 0, n_before = d->n_present;

@@ -342,8 +342,8 @@ INLINE void fold_part(struct fold_job *job, const struct ops_query *queries, uin
 }
 
 /* Prefetches are spread over the arithmetic: each tile is a separate run in memory, too short for the
- * hardware prefetcher, and a burst of prefetches would leave memory idle meanwhile. Of few batches the loops
- * of the first one prefetch all of the next tile; of many, each has a part of it, in equal steps. */
+ * hardware prefetcher, and a burst of prefetches would leave memory idle meanwhile. With few batches,
+ * the loops of the first one prefetch all of the next tile; with many, each prefetches an equal part. */
 struct ahead {
     const uint8_t *all;  /* or NULL */
     const uint8_t *part; /* or NULL */
