@@ -430,23 +430,33 @@ void matcher_close(struct matcher *m)
     free(m);
 }
 
-/* Keeps the frames that threads still stand on, and their links; they move to the front, in order. A frame
- * lies behind those below it, so one pass down marks all. */
-static void collect_frames(struct matcher *m)
+/* Numbers the frames that threads still stand on, or that lie below such, from 1; the others have 0. Callers
+ * share a frame, so one that lies below may have been made later. Returns how many there are. */
+static uint32_t number_frames(const struct matcher *m, uint32_t *number, uint32_t *queue)
 {
-    if (m->looks || (m->n_frames < 8192 && m->n_links < 16384))
-        return;
-    uint32_t *moved = calloc(m->n_frames + 1, sizeof *moved), n = 0, n_links = 0;
-    struct link *links = malloc((m->n_links + 1) * sizeof *links);
-    for (uint32_t i = 0; moved && links && i < m->now.n; i++)
-        if (m->pool[i].stack != NO_FRAME)
-            moved[m->pool[i].stack] = 1;
-    for (uint32_t f = m->n_frames; moved && links && f-- > 0;)
-        for (uint32_t i = moved[f] ? m->frames[f].links : NO_FRAME; i != NO_FRAME; i = m->links[i].next)
-            if (m->links[i].below != NO_FRAME)
-                moved[m->links[i].below] = 1;
-    for (uint32_t f = 0; moved && links && f < m->n_frames; f++) {
-        if (!moved[f])
+    uint32_t n_queue = 0, n = 0;
+    for (uint32_t i = 0; i < m->now.n; i++) {
+        uint32_t f = m->pool[i].stack;
+        if (f != NO_FRAME && !number[f])
+            number[queue[n_queue++] = f] = 1;
+    }
+    for (uint32_t at = 0; at < n_queue; at++)
+        for (uint32_t i = m->frames[queue[at]].links; i != NO_FRAME; i = m->links[i].next) {
+            uint32_t f = m->links[i].below;
+            if (f != NO_FRAME && !number[f])
+                number[queue[n_queue++] = f] = 1;
+        }
+    for (uint32_t f = 0; f < m->n_frames; f++)
+        number[f] = number[f] ? ++n : 0;
+    return n;
+}
+
+/* Moves the numbered frames to the front, in order, and their links to `links`. */
+static void move_frames(struct matcher *m, const uint32_t *number, uint32_t n, struct link *links)
+{
+    uint32_t n_links = 0;
+    for (uint32_t f = 0; f < m->n_frames; f++) {
+        if (!number[f])
             continue;
         struct frame kept = m->frames[f];
         uint32_t first = NO_FRAME;
@@ -454,25 +464,35 @@ static void collect_frames(struct matcher *m)
             links[n_links] = m->links[i];
             links[n_links].next = first;
             if (links[n_links].below != NO_FRAME) {
-                assert(moved[links[n_links].below]); /* it lies below, so it has moved already */
-                links[n_links].below = moved[links[n_links].below] - 1;
+                assert(number[links[n_links].below]); /* else it leads to a frame that is gone */
+                links[n_links].below = number[links[n_links].below] - 1;
             }
             first = n_links++;
         }
         kept.links = first;
-        moved[f] = n + 1;
-        m->frames[n++] = kept;
+        m->frames[number[f] - 1] = kept;
     }
-    for (uint32_t i = 0; moved && links && i < m->now.n; i++)
+    for (uint32_t i = 0; i < m->now.n; i++)
         if (m->pool[i].stack != NO_FRAME)
-            m->pool[i].stack = moved[m->pool[i].stack] - 1;
-    if (moved && links) {
-        memcpy(m->links, links, n_links * sizeof *links);
-        m->n_links = n_links;
-        m->n_frames = n;
-    }
+            m->pool[i].stack = number[m->pool[i].stack] - 1;
+    memcpy(m->links, links, n_links * sizeof *links);
+    m->n_links = n_links;
+    m->n_frames = n;
+}
+
+/* Drops the frames that no thread needs any more, and their links. */
+static void collect_frames(struct matcher *m)
+{
+    if (m->looks || (m->n_frames < 8192 && m->n_links < 16384))
+        return;
+    uint32_t *number = calloc(m->n_frames + 1, sizeof *number);
+    uint32_t *queue = malloc((m->n_frames + 1) * sizeof *queue);
+    struct link *links = malloc((m->n_links + 1) * sizeof *links);
+    if (number && queue && links)
+        move_frames(m, number, number_frames(m, number, queue), links);
     free(links);
-    free(moved);
+    free(queue);
+    free(number);
 }
 
 static bool take_byte(struct matcher *m, uint8_t byte)

@@ -305,6 +305,23 @@ Test(matcher, a_look_ahead_in_a_long_text_leaves_it_as_it_was)
     grammar_unref(g);
 }
 
+/* Callers share a frame, so that one that lies below others may have been made after them. */
+Test(matcher, a_long_text_keeps_frames_that_later_ones_call)
+{
+    struct grammar *g = of_gbnf("root ::= item+ \".\"\nitem ::= word \"1\" | outer \"2\" | \"(\" root \")\"\n"
+                                "outer ::= inner \"3\"\ninner ::= word \"4\"\nword ::= \"a\" more \"c\"\n"
+                                "more ::= \"b\" | \"(\" root \")\"");
+    struct matcher *m;
+    cr_assert_eq(matcher_open(&m, g), 0);
+    for (int i = 0; i < 20000; i++) {
+        const char *piece = i % 2 ? "abc432" : "abc1";
+        size_t n = strlen(piece);
+        cr_assert_eq(matcher_bytes(m, piece, n), n, "%d", i);
+    }
+    matcher_close(m);
+    grammar_unref(g);
+}
+
 Test(matcher, looks_ahead_give_back_what_they_take)
 {
     struct grammar *g = of_gbnf("root ::= item+\nitem ::= pair | \"(\" root \")\"\npair ::= word word\n"
