@@ -1,4 +1,4 @@
-/* route.h - which paths there are, which method each takes, who answers. Thread: loop. */
+/* http_route.h - which paths there are, which method each takes, who answers. Thread: loop. */
 #pragma once
 #include "base/buf.h"
 

@@ -9,13 +9,15 @@
 #include <string.h>
 
 #define MAX_DEPTH  200
-#define MAX_RULES  10000
+#define MAX_RULES  16384
 #define MAX_REPEAT 1000000
-#define SLOTS      (1 << 15) /* more than twice MAX_RULES */
+#define SLOTS      (1 << 15) /* twice MAX_RULES */
 
 bool gbnf_fail(struct gbnf *p, size_t at, int code, const char *what, const char *name)
 {
     size_t line = 1, column = 1;
+    if (p->b->failed) /* the first failure says more */
+        return false;
     for (size_t i = 0; i < at && i < p->n; i++) {
         column = p->s[i] == '\n' ? 1 : column + 1;
         line += p->s[i] == '\n';
@@ -96,14 +98,21 @@ const struct gbnf_rule *gbnf_find(const struct gbnf *p, const char *name)
 /* Finds or makes a rule. */
 uint32_t gbnf_rule_of(struct gbnf *p, const char *name)
 {
-    uint32_t *slot = slot_of(p, name);
+    uint32_t *slot = p->b->failed ? NULL : slot_of(p, name);
+    if (!slot)
+        return 0;
     if (*slot)
         return *slot - 1;
+    if (p->n_rules == MAX_RULES) {
+        builder_fail(p->b, -E2BIG, "more than %d rules", MAX_RULES);
+        return 0;
+    }
     if (p->n_rules == p->room) {
         uint32_t more = p->room ? 2 * p->room : 32;
         struct gbnf_rule *r = arena_grow(&p->b->arena, p->rules, p->room * sizeof *r, more * sizeof *r);
-        if (!r || p->n_rules >= MAX_RULES || !dfa_work(&p->b->shop, 100 * (uint64_t)more)) {
-            builder_fail(p->b, r ? -E2BIG : -ENOMEM, r ? "more than %d rules" : "out of memory", MAX_RULES);
+        if (!r || !dfa_work(&p->b->shop, 100 * (uint64_t)more)) {
+            p->b->shop.no_memory |= !r;
+            builder_exhausted(p->b);
             return 0;
         }
         p->rules = r;
@@ -430,7 +439,7 @@ static struct gbnf_span parse_sequence(struct gbnf *p, bool nested)
 }
 
 /* A line that begins with | goes on with the rule above it. */
-bool gbnf_goes_on(struct gbnf *p)
+static bool goes_on(struct gbnf *p)
 {
     size_t at = p->at;
     gbnf_skip_space(p, true);
@@ -447,7 +456,7 @@ static struct gbnf_span parse_choice(struct gbnf *p, bool nested)
         struct gbnf_span one = parse_sequence(p, nested);
         builder_empty(p->b, s.in, one.in);
         builder_empty(p->b, one.out, s.out);
-    } while (!p->b->failed && gbnf_goes_on(p) && gbnf_take(p, "|"));
+    } while (!p->b->failed && goes_on(p) && gbnf_take(p, "|"));
     return s;
 }
 

@@ -43,7 +43,7 @@ void gbnf_open(struct gbnf *p, struct builder *b, const char *s, size_t n);
 int gbnf_finish(struct gbnf *p, const char *name, struct grammar **out, struct error *err);
 /* Fails with line and column of a byte of the text. Returns false. */
 bool gbnf_fail(struct gbnf *p, size_t at, int code, const char *what, const char *name);
-/* The rule's number; a new rule where there is none. */
+/* The rule's number; a new rule where there is none; 0 after a failure. */
 uint32_t gbnf_rule_of(struct gbnf *p, const char *name);
 /* False, and a failure: the rule has a definition. Otherwise it has one now, for gbnf_define(). */
 bool gbnf_may_define(struct gbnf *p, uint32_t rule, size_t at);
@@ -62,8 +62,6 @@ const char *gbnf_take_name(struct gbnf *p);
 void gbnf_take_class(struct gbnf *p, struct code_ranges *set);
 bool gbnf_take_number(struct gbnf *p, uint32_t *out);
 bool gbnf_take_repetition(struct gbnf *p, uint32_t *min, uint32_t *max);
-/* Goes to the | of a line that goes on with the rule above it. */
-bool gbnf_goes_on(struct gbnf *p);
 /* The rule of that name, or NULL. */
 const struct gbnf_rule *gbnf_find(const struct gbnf *p, const char *name);
 

@@ -6,6 +6,8 @@
 
 #define MAX_STATES 2000 /* of the automaton: those of a loop of 100 characters of a JSON string */
 #define MAX_CALLS  16   /* rules in one another */
+#define MAX_WORK   (GRAMMAR_WORK / 160) /* of one loop: too little to take the memory of all others */
+#define WORK_BYTES 16                   /* of text that are read once more in a step */
 
 struct regular {
     struct gbnf text; /* its place alone moves */
@@ -129,22 +131,26 @@ static bool put_sequence(struct regular *r, bool nested, uint32_t from, uint32_t
 
 static bool put_choice(struct regular *r, bool nested, uint32_t from, uint32_t to)
 {
-    bool ok;
+    struct gbnf *p = &r->text;
+    bool ok, goes_on;
     do {
-        gbnf_skip_space(&r->text, true);
+        size_t begin = p->at;
+        gbnf_skip_space(p, true);
         ok = put_sequence(r, nested, from, to);
-    } while (ok && gbnf_goes_on(&r->text) && gbnf_take(&r->text, "|"));
+        size_t end = p->at;
+        gbnf_skip_space(p, true);
+        ok = ok && dfa_work(&p->b->shop, 1 + (p->at - begin) / WORK_BYTES);
+        goes_on = gbnf_take(p, "|");
+        p->at = goes_on ? p->at : end;
+    } while (ok && goes_on);
     return ok;
 }
 
-const struct dfa *gbnf_regular(const struct gbnf *p, const struct gbnf_loop *loop)
+static const struct dfa *make(const struct gbnf *p, const struct gbnf_loop *loop)
 {
     struct dfa_workshop *shop = &p->b->shop;
     struct regular r = {.text = *p};
-    uint32_t max_states = shop->max_states, min, max;
-    const struct dfa *a = NULL;
-    if (shop->work < GRAMMAR_WORK / 2) /* the rest is for the other states */
-        return NULL;
+    uint32_t min, max;
     nfa_open(&r.nfa, shop);
     r.text.at = loop->from;
     struct gbnf_span x = {nfa_state(&r.nfa), nfa_state(&r.nfa)};
@@ -152,9 +158,21 @@ const struct dfa *gbnf_regular(const struct gbnf *p, const struct gbnf_loop *loo
     gbnf_skip_space(&r.text, true);
     ok = ok && gbnf_take_repetition(&r.text, &min, &max) && r.text.at == loop->end &&
          put_repeated(&r, loop->from, x, loop->min, loop->max, NFA_START, NFA_ACCEPT) && has_room(&r);
+    return ok ? nfa_dfa(&r.nfa) : NULL;
+}
+
+const struct dfa *gbnf_regular(const struct gbnf *p, const struct gbnf_loop *loop)
+{
+    struct dfa_workshop *shop = &p->b->shop;
+    uint32_t max_states = shop->max_states;
+    uint64_t work = shop->work;
+    if (work < GRAMMAR_WORK / 2 || shop->arena->total > DFA_MAX_MEMORY / 2) /* the rest is for the others */
+        return NULL;
     shop->max_states = MAX_STATES;
-    if (dfa_work(shop, r.nfa.n_states) && ok)
-        a = nfa_dfa(&r.nfa);
+    shop->work = MAX_WORK;
+    const struct dfa *a = make(p, loop);
     shop->max_states = max_states;
+    shop->work = work - (MAX_WORK - shop->work);
+    p->b->failed = shop->no_memory; /* a grammar can do without an automaton that is too large */
     return a;
 }

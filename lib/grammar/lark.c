@@ -1,6 +1,5 @@
 /* lark.c - Lark's grammars, read character by character: rules, terminals, regular expressions, imports of
  * common terminals, %ignore. All readings of a text count, as with Lark's Earley parser and dynamic lexer. */
-#include "base/hash.h"
 #include "gbnf_private.h"
 #include "regex.h"
 

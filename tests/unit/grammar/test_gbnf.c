@@ -121,3 +121,38 @@ Test(gbnf, loops_of_large_automata_are_refused_or_held_without)
     cr_assert(rc == 0 || err.text[0]);
     grammar_unref(g);
 }
+
+/* A loop whose automaton is too large, or costs too much to look for, stays what it was. */
+Test(gbnf, loops_without_an_automaton_are_held)
+{
+    static char text[1 << 20];
+    static const char large[] = "root ::= ([ab]* \"a\" [ab]{11})* \"c\"";
+    struct grammar *g = NULL;
+    struct error err = {0};
+    cr_assert_eq(grammar_from_gbnf(&g, large, strlen(large), &err), 0, "%s", err.text);
+    cr_expect(accepts(g, "bbabbbbbbbbbbbc"));
+    cr_expect_not(accepts(g, "abbbbbbbbbbc"));
+    grammar_unref(g);
+    size_t n = (size_t)snprintf(text, sizeof text, "root ::= x0\nr ::= %400000s\n\"a\"\n", "");
+    for (int i = 0; i < 200; i++) {
+        n += (size_t)snprintf(text + n, sizeof text - n, "x%d ::= (", i);
+        for (int k = 0; k < 600; k++)
+            n += (size_t)snprintf(text + n, sizeof text - n, "r ");
+        n += (size_t)snprintf(text + n, sizeof text - n, ")+ \"!\"\n");
+    }
+    cr_assert_eq(grammar_from_gbnf(&g, text, n, &err), 0, "%s", err.text);
+    grammar_unref(g);
+}
+
+Test(gbnf, rules_are_counted)
+{
+    static char text[1 << 20];
+    size_t n = (size_t)snprintf(text, sizeof text, "root ::= \"x\"\n");
+    for (int i = 0; i < 16384; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "r%d ::= \"x\"\n", i);
+    expect_refused(text, -E2BIG, "more than 16384 rules");
+    text[n - strlen("r16383 ::= \"x\"\n")] = '\0';
+    struct grammar *g = NULL;
+    cr_expect_eq(grammar_from_gbnf(&g, text, strlen(text), NULL), 0);
+    grammar_unref(g);
+}
