@@ -142,6 +142,17 @@ static int open_executor(struct runtime *r, const struct config *cfg, const stru
     return ops ? open_on(r, cfg, ops, &bc, err) : open_best(r, cfg, &bc, err);
 }
 
+/* Logs why the file of cpu_tuning was not taken or could not be written. Nothing was measured: no warning. */
+static void log_tuning(const struct config *cfg, const struct backend_tuning *t)
+{
+    if (!t || !t->note || !strchr(cfg->cpu_tuning, '/'))
+        return;
+    if (strcmp(t->source, "measured") == 0)
+        log_warn("cpu_tuning: %s", t->note);
+    else
+        log_info("cpu_tuning: %s", t->note);
+}
+
 int runtime_load(struct runtime *r, const struct config *cfg, const struct runtime_progress *progress,
                  struct error *err)
 {
@@ -153,6 +164,7 @@ int runtime_load(struct runtime *r, const struct config *cfg, const struct runti
     if (rc < 0)
         return rc;
     executor_info(r->executor, &info);
+    log_tuning(cfg, info.tuning);
     r->hash = hash_word(model_hash(r->model, info.weights_sum),
                         model_takes_long_factors(&model_config(r->model)->kinds[0].rope, r->n_ctx));
     model_release(r->model);

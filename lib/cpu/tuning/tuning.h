@@ -92,8 +92,8 @@ int tuning_measure(struct tuning *t, const struct matmul_matrix *matrices, uint3
                    struct error *err);
 
 /* Reads the choices of a file. Returns 1 if it was taken; 0 if there is none or it was made on another CPU,
- * with another instruction set or number of threads (t->note says which); -EINVAL with file and line if it is
- * broken; another negative errno if it cannot be read. After an error *t is as tuning_init() left it. */
+ * with another instruction set or number of threads (t->note says which); -EINVAL, with file and line, if it
+ * is broken or may not be read; -EIO if the disk fails. After an error *t is as tuning_init() left it. */
 int tuning_read(struct tuning *t, const char *path, struct error *err);
 /* Writes all choices that are not TUNING_BUILT, by way of a file beside it that is renamed. */
 int tuning_write(const struct tuning *t, const char *path, struct error *err);

@@ -55,6 +55,13 @@ static int broken(const struct reader *r, const char *why)
                      r->line, why);
 }
 
+/* A directory, or a file that this user may not read: the configuration is wrong, not the model or the
+ * device. */
+static int unreadable(const char *path, int code, struct error *err)
+{
+    return error_set(err, code == EIO ? -EIO : -EINVAL, "cpu_tuning: %s: %s", path, strerror(code));
+}
+
 static int find(const char *word, const char *(*name)(uint32_t), uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++)
@@ -176,17 +183,18 @@ static int read_lines(struct reader *r, FILE *f)
         rc = read_line(r, line, isa);
     }
     if (rc > 0 && ferror(f))
-        return error_set(r->err, -EIO, "cpu_tuning: %s: cannot be read", r->path);
+        return unreadable(r->path, errno, r->err);
+    if (!r->line)
+        return error_set(r->err, -EINVAL, "cpu_tuning: %s is empty; remove the file to measure again",
+                         r->path);
     return rc > 0 && r->line < 4 ? broken(r, "the file ends too early") : rc;
 }
 
 int tuning_read(struct tuning *t, const char *path, struct error *err)
 {
     FILE *f = fopen(path, "re");
-    if (!f) {
-        int rc = -errno;
-        return rc == -ENOENT ? 0 : error_set(err, rc, "cpu_tuning: %s: %s", path, strerror(-rc));
-    }
+    if (!f)
+        return errno == ENOENT ? 0 : unreadable(path, errno, err);
     struct tuning read = *t;
     struct reader r = {.t = &read, .path = path, .err = err};
     int rc = read_lines(&r, f);
@@ -221,11 +229,11 @@ int tuning_write(const struct tuning *t, const char *path, struct error *err)
 {
     char part[4096];
     if ((size_t)snprintf(part, sizeof part, "%s.part", path) >= sizeof part)
-        return error_set(err, -ENAMETOOLONG, "cpu_tuning: the name of the file is too long");
+        return error_set(err, -ENAMETOOLONG, "the name of the file is too long");
     FILE *f = fopen(part, "we");
     if (!f) {
         int rc = -errno;
-        return error_set(err, rc, "cpu_tuning: %s: %s", part, strerror(-rc));
+        return error_set(err, rc, "%s cannot be written: %s", part, strerror(-rc));
     }
     write_choices(t, f);
     bool failed = ferror(f);
@@ -233,7 +241,7 @@ int tuning_write(const struct tuning *t, const char *path, struct error *err)
     if (failed || rename(part, path)) {
         int rc = errno ? -errno : -EIO;
         remove(part);
-        return error_set(err, rc, "cpu_tuning: %s: %s", path, strerror(-rc));
+        return error_set(err, rc, "%s cannot be written: %s", path, strerror(-rc));
     }
     return 0;
 }

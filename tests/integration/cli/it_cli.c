@@ -225,6 +225,21 @@ Test(cli, a_directory_as_model_is_3)
     expect_in(p.stderr_text, "is a directory");
 }
 
+Test(cli, a_directory_as_cpu_tuning_is_2)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "run", "--cpu-tuning", "/tmp", "--model", PROCESS_MODEL, "-n", "1", "Once"),
+                 2);
+    expect_in(p.stderr_text, "cpu_tuning: /tmp: Is a directory");
+}
+
+Test(cli, a_cpu_tuning_file_that_is_not_used_is_logged_with_the_reason)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "run", "--cpu-tuning", "/nonexistent/tuning", "--model", PROCESS_MODEL, "-n",
+                             "1", "Once"),
+                 0);
+    expect_in(p.stderr_text, "cpu_tuning: weights below 64 MiB are not measured");
+}
+
 Test(cli, a_file_that_is_no_gguf_is_4)
 {
     cr_assert_eq(PROCESS_RUN(&p, "serve", "--port", "0", "--model", HEARTH_SOURCE_DIR "/LICENSE"), 4);

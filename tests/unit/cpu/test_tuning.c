@@ -372,3 +372,17 @@ Test(tuning, a_table_that_is_faster_for_all_weights_is_taken)
         taken = table_taken(&other);
     cr_assert(taken);
 }
+
+Test(tuning, an_empty_file_and_a_directory_are_refused_by_name)
+{
+    struct tuning t;
+    struct error err = {0}, of_directory = {0};
+    write_file("");
+    tuning_init(&t, best(), 2);
+    cr_assert_eq(tuning_read(&t, path(), &err), -EINVAL);
+    cr_assert_not_null(strstr(err.text, path()), "%s", err.text);
+    cr_assert_not_null(strstr(err.text, "is empty"), "%s", err.text);
+    unlink(path());
+    cr_assert_eq(tuning_read(&t, "/tmp", &of_directory), -EINVAL);
+    cr_assert_str_eq(of_directory.text, "cpu_tuning: /tmp: Is a directory");
+}
