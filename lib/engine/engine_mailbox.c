@@ -80,11 +80,11 @@ static int check_request(const struct engine *e, const struct engine_request *r,
                                                : "this backend and executor keep no hidden states");
     for (uint32_t i = 0; e->n_vocab && i < r->n_prompt; i++)
         if ((uint32_t)r->prompt[i] >= e->n_vocab)
-            return error_set(err, -EINVAL, "prompt token %d: the vocabulary holds %u", (int)r->prompt[i],
-                             e->n_vocab);
+            return error_set(err, -EINVAL, "prompt token %d is not below %u, the size of the vocabulary",
+                             (int)r->prompt[i], e->n_vocab);
     for (uint32_t i = 0; e->n_vocab && i < s->n_bias; i++)
         if ((uint32_t)r->biases[i].token >= e->n_vocab)
-            return error_set(err, -EINVAL, "logit_bias of token %d: the vocabulary holds %u",
+            return error_set(err, -EINVAL, "logit_bias: token %d is not below %u, the size of the vocabulary",
                              (int)r->biases[i].token, e->n_vocab);
     return 0;
 }

@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define DEFAULT_N_CTX 8192
 
@@ -28,12 +29,23 @@ static const struct backend_ops *named_backend(const struct config *cfg)
     return is_cpu ? &cpu_backend : NULL;
 }
 
+/* The file's lines are checked when it is read: they belong to a CPU and a number of threads. */
+static int check_tuning(const char *path, struct error *err)
+{
+    struct stat st;
+
+    if (!strchr(path, '/') || stat(path, &st) < 0 || !S_ISDIR(st.st_mode))
+        return 0;
+    return error_set(err, -EINVAL, "cpu_tuning: %s: %s", path, strerror(EISDIR));
+}
+
 int runtime_check(const struct config *cfg, struct error *err)
 {
     const struct backend_ops *ops = named_backend(cfg);
+    int rc = ops == &cuda_backend ? 0 : check_tuning(cfg->cpu_tuning, err);
 
-    if (!ops)
-        return 0;
+    if (rc < 0 || !ops)
+        return rc;
     return executor_check((enum executor_kind)cfg->executor, ops, (enum backend_arithmetic)cfg->arithmetic,
                           err);
 }

@@ -34,7 +34,7 @@ struct runtime_progress { /* called on the opening thread; fraction 0..1 */
 void runtime_prepare(const struct config *cfg);
 
 /* Checks that executor, backend and arithmetic go together, as far as the configuration alone says it: with
- * backend auto it is the machine that decides. */
+ * backend auto it is the machine that decides. cpu_tuning must not be a directory. */
 int runtime_check(const struct config *cfg, struct error *err);
 
 /* The type of the cache. auto depends on the model alone, so that every machine gives the same text: bf16 as

@@ -137,6 +137,7 @@ Test(cli, check_config_refuses_what_serve_does_with_the_same_words)
         {"--unix-socket", "/dev/null", "unix_socket /dev/null: exists and is not a socket"},
         {"--tls-port", "9316", "tls_port must differ from port (both 9316)"},
         {"--executor", "graph", "executor graph replays CUDA graphs: backend cpu has none"},
+        {"--cpu-tuning", "/tmp", "cpu_tuning: /tmp: Is a directory"},
         {"--arithmetic", "exact", "arithmetic exact needs backend cpu and executor eager"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
