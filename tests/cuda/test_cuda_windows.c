@@ -31,12 +31,12 @@ struct served {
 
 static char model_path[64];
 
-static void make_model(void)
+static void make_gemma(void)
 {
     made_model("tiny-gemma3 --n-ctx 1024", "q4_k_m", model_path);
 }
 
-static void forget_model(void)
+static void forget_gemma(void)
 {
     unlink(model_path);
 }
@@ -150,7 +150,7 @@ static void know_answers(void)
 
 static void begin(void)
 {
-    make_model();
+    make_gemma();
     know_answers();
 }
 
