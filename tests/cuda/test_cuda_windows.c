@@ -194,7 +194,7 @@ static void check_all(enum executor_kind kind, const char *what)
     stop(&s);
 }
 
-TestSuite(cuda_windows, .init = begin, .fini = forget_model, .timeout = 1200);
+TestSuite(cuda_windows, .init = begin, .fini = forget_gemma, .timeout = 1200);
 
 Test(cuda_windows, the_persistent_decoder_gives_the_cpus_bits)
 {
