@@ -133,12 +133,11 @@ bool matcher_item_like(struct matcher *m, uint32_t stack, struct matcher_item *i
         return false;
     size_t from = m->frames[stack].mark, n = m->n_text - from;
     size_t at = item->len ? item->start + item->len : array_of(m, stack) + 1;
-    if (!matcher_work(m, 1 + (from - at) / 8))
-        return false;
-    while (at < from && next_item(m, &at, from, &item->start, &item->len))
-        if (item->len >= n && !memcmp(m->text + item->start, m->text + from, n))
-            return true;
-    return false;
+    size_t begin = at;
+    bool is = false;
+    while (!is && at < from && next_item(m, &at, from, &item->start, &item->len))
+        is = item->len >= n && !memcmp(m->text + item->start, m->text + from, n);
+    return matcher_work(m, 1 + (at - begin) / 8) && is; /* of what was read: the rest is the next call's */
 }
 
 /* True when fewer texts are left from the state on than items have used. */

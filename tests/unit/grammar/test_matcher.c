@@ -430,6 +430,29 @@ Test(matcher, masks_of_unique_items_are_what_fits)
         40, 20);
 }
 
+/* At the beginning of an item every earlier one may still be repeated. */
+Test(matcher, an_item_of_a_long_array_may_begin_as_all_others)
+{
+    struct vocabulary *v = open_vocabulary(true);
+    struct grammar *g =
+        of_schema("{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"string\"}}");
+    uint32_t mask[(N_TOKENS + 31) / 32];
+    struct matcher *m;
+    char item[64];
+    cr_assert_eq(matcher_open(&m, g), 0);
+    cr_assert_eq(matcher_bytes(m, "[\"\"", 3), 3);
+    for (int i = 0; i < 1000; i++) {
+        size_t n = (size_t)snprintf(item, sizeof item, ",\"item %d of a long array\"", i);
+        cr_assert_eq(matcher_bytes(m, item, n), n);
+    }
+    cr_assert_eq(matcher_bytes(m, ",\"", 2), 2);
+    cr_assert_gt(matcher_mask(m, v, mask), 0);
+    cr_assert_not(matcher_has_failed(m));
+    matcher_close(m);
+    vocabulary_close(v);
+    grammar_unref(g);
+}
+
 /* "a" and "b" are used; an item that begins with x has no end of texts. */
 Test(matcher, an_item_is_not_begun_that_could_only_be_an_earlier_one)
 {
