@@ -224,6 +224,26 @@ static void check_head(const char *head, const char *end, int status)
         CHECK(header(head, end, "Retry-After"));
 }
 
+/* Our own form has the status as its code. OpenAI's has a word or null there, and a type that its clients
+ * know for the status. */
+static void check_kind(const json_t *error, int status)
+{
+    const json_t *code = json_object_get(error, "code");
+    const char *type = json_string_value(json_object_get(error, "type"));
+    CHECK(type);
+    if (json_is_integer(code)) {
+        CHECK(json_integer_value(code) == status);
+        return;
+    }
+    CHECK(json_is_string(code) || json_is_null(code));
+    CHECK(!strcmp(type, status == 401   ? "authentication_error"
+                        : status == 403 ? "permission_error"
+                        : status == 404 ? "not_found_error"
+                        : status == 429 ? "rate_limit_error"
+                        : status < 500  ? "invalid_request_error"
+                                        : "server_error"));
+}
+
 static void check_json(const char *body, size_t n, int status)
 {
     json_error_t words;
@@ -234,8 +254,7 @@ static void check_json(const char *body, size_t n, int status)
     const json_t *error = json_object_get(root, "error");
     if (status >= 400 && !json_object_get(root, "status")) { /* which /health has in all its answers */
         CHECK(json_is_string(json_object_get(error, "message")));
-        CHECK(!json_is_integer(json_object_get(error, "code")) ||
-              json_integer_value(json_object_get(error, "code")) == status);
+        check_kind(error, status);
     }
     json_decref(root);
 }
