@@ -11,8 +11,9 @@
 struct text_stop {
     const char *s;
     uint32_t len; /* >= 1 */
-    uint32_t
-        *fail; /* [len] of each prefix the longest end that is its beginning; NULL: text_open() makes it */
+    /* [len] for each prefix, bytes of its longest end that is its beginning too; NULL: text_open() makes it
+     */
+    uint32_t *fail;
     uint32_t state; /* bytes of it that the text ends with */
 };
 

@@ -23,9 +23,9 @@ struct route {
     bool quiet;                  /* not in the access log at info */
     bool lines;                  /* its streams are lines of JSON, not events */
     bool lists;                  /* shows models that are not loaded, too */
-    const struct route *on_post; /* of a path that takes GET: what answers a POST there; or NULL */
+    const struct route *on_post; /* the route of a POST to the same path, if this one takes GET; or NULL */
     void (*handle)(struct request *r);
-    const struct dialect *dialect; /* of a generation */
+    const struct dialect *dialect; /* the dialect, if it is a route of generations */
     const char *id_header;         /* replies repeat X-Request-Id under this name; or NULL */
     /* Writes an error in the route's own form, with a newline; NULL: api_error_put(). */
     void (*put_error)(struct buf *out, const struct api_error *e);

@@ -14,7 +14,7 @@ TAILQ_HEAD(job_list, pool_job);
 
 struct queue {
     struct job_list jobs; /* by turn */
-    uint64_t turn;        /* of the job that began last */
+    uint64_t turn;        /* the turn of the job that began last */
     uint64_t begun[TURN_CLIENTS];
     unsigned n_begun;                   /* clients with a job of this turn that has begun */
     uint64_t running[POOL_MAX_THREADS]; /* clients whose jobs run now */

@@ -76,7 +76,7 @@ struct decoder_kind {
     struct kv_layout layout;
     uint32_t n_heads, rope_dim;
     uint32_t window;   /* tokens that a position sees; 0: all */
-    float cap;         /* of the scores; 0: none */
+    float cap;         /* soft cap of the scores; 0: none */
     uint32_t windowed; /* keys and values lie in window pages */
     uint32_t reserved;
 };
@@ -200,7 +200,7 @@ struct decoder_args {
     uint64_t steps;      /* struct step [DECODER_RING], pinned, step_stride apart */
     uint64_t results;    /* struct step_result [DECODER_RING][STEP_MAX_LOGITS], pinned */
     uint64_t exported;   /* float [STEP_MAX_LOGITS][logits_stride], pinned: logits of rows with STEP_EXPORT */
-    struct kv_layout layout; /* of kind 0 without window pages: plain attention's */
+    struct kv_layout layout; /* plain attention's: kind 0 without window pages */
     uint64_t page_bytes, window_bytes;
     struct decoder_slots slots;
     struct decoder_buffers buffers;

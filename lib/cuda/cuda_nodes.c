@@ -252,8 +252,8 @@ static int make_rope(const struct maker *m, struct launch *l, struct error *err)
 }
 
 /* The pages of a kind's layers: window pages, or the others. */
-static void choose_pages(const struct decoder_args *a, const struct decoder_kind *kind, uint64_t *kv,
-                         struct decoder_slots *slots)
+static void pages_of_kind(const struct decoder_args *a, const struct decoder_kind *kind, uint64_t *kv,
+                          struct decoder_slots *slots)
 {
     *kv = kind->windowed ? a->windows : a->kv;
     *slots = a->slots;
@@ -276,7 +276,7 @@ static int make_append(const struct maker *m, struct launch *l, struct error *er
                                              .out = rows_of(m, m->node),
                                              .layout = kind->layout,
                                              .layer = m->n->cache};
-    choose_pages(a, kind, &l->args.append.kv, &l->args.append.slots);
+    pages_of_kind(a, kind, &l->args.append.kv, &l->args.append.slots);
     return 0;
 }
 
@@ -308,7 +308,7 @@ static int make_attention(const struct maker *m, struct launch *l, struct error 
                                            .window = kind->window,
                                            .cap = kind->cap,
                                            .work_bytes = ATTEND_WORK}};
-    choose_pages(a, kind, &l->args.attention.attend.kv, &l->args.attention.attend.slots);
+    pages_of_kind(a, kind, &l->args.attention.attend.kv, &l->args.attention.attend.slots);
     return 0;
 }
 

@@ -34,7 +34,7 @@ struct gbnf {
     struct gbnf_loop *loops; /* an inner one stands before the outer one */
     uint32_t n_loops, loop_room;
     uint32_t *slots; /* rules by name: their numbers from 1, 0: empty; open addressing */
-    uint64_t seed;   /* of the hashes of names, which a client chooses */
+    uint64_t seed;   /* for hashes of names, which a client chooses */
 };
 
 /* The text is s[n]; gbnf_finish() checks that all rules are there and makes the grammar that begins with

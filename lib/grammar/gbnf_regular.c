@@ -4,10 +4,10 @@
 
 #include <string.h>
 
-#define MAX_STATES 2000 /* of the automaton: those of a loop of 100 characters of a JSON string */
+#define MAX_STATES 2000 /* states of the automaton: a loop of 100 characters of a JSON string has as many */
 #define MAX_CALLS  16   /* rules in one another */
-#define MAX_WORK   (GRAMMAR_WORK / 160) /* of one loop: too little to take the memory of all others */
-#define WORK_BYTES 16                   /* of text that are read once more in a step */
+#define MAX_WORK   (GRAMMAR_WORK / 160) /* steps for one loop: too few to take the memory of all others */
+#define WORK_BYTES 16                   /* bytes of text that are read once more in a step */
 
 struct regular {
     struct gbnf text; /* its place alone moves */
@@ -123,7 +123,7 @@ static bool put_sequence(struct regular *r, bool nested, uint32_t from, uint32_t
             nfa_empty(&r->nfa, x.out, behind);
         }
         from = behind;
-        ok = ok && !gbnf_take_repetition(p, &min, &max); /* of a repetition */
+        ok = ok && !gbnf_take_repetition(p, &min, &max); /* a+* has no automaton */
     }
     nfa_empty(&r->nfa, from, to);
     return ok;
@@ -164,6 +164,7 @@ static const struct dfa *make(const struct gbnf *p, const struct gbnf_loop *loop
 const struct dfa *gbnf_regular(const struct gbnf *p, const struct gbnf_loop *loop)
 {
     struct dfa_workshop *shop = &p->b->shop;
+    struct error err = p->b->err;
     uint32_t max_states = shop->max_states;
     uint64_t work = shop->work;
     if (work < GRAMMAR_WORK / 2 || shop->arena->total > DFA_MAX_MEMORY / 2) /* the rest is for the others */
@@ -174,5 +175,7 @@ const struct dfa *gbnf_regular(const struct gbnf *p, const struct gbnf_loop *loo
     shop->max_states = max_states;
     shop->work = work - (MAX_WORK - shop->work);
     p->b->failed = shop->no_memory; /* a grammar can do without an automaton that is too large */
+    if (!shop->no_memory)
+        p->b->err = err; /* words of a later failure are its own */
     return a;
 }

@@ -91,7 +91,7 @@ int grammar_from_gbnf(struct grammar **out, const char *s, size_t n, struct erro
  * ECMA-262 has them (\d, \w are ASCII), repetitions, %import of common terminals, %ignore. Templates, flags
  * but s, u and a string's i, and other directives are -ENOTSUP. Errors as above. */
 int grammar_from_lark(struct grammar **out, const char *s, size_t n, struct error *err);
-/* GBNF where the text has ::=, else Lark. */
+/* GBNF where ::= follows the first name, else Lark. */
 int grammar_from_text(struct grammar **out, const char *s, size_t n, struct error *err);
 /* One of n texts. */
 int grammar_from_choice(struct grammar **out, const char *const *texts, const size_t *lens, size_t n,

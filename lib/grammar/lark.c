@@ -40,7 +40,7 @@ static const struct {
     {"SQL_COMMENT", "--[^\\n]*"},
 };
 
-/* A terminal's text is read as it is; in a rule, what is ignored may follow each terminal. */
+/* In a rule, ignored text may follow each terminal; inside a terminal it may not. */
 struct lark {
     struct gbnf text;
     bool ignores, in_terminal;
@@ -217,7 +217,7 @@ static struct gbnf_span parse_string_or_range(struct lark *l)
     return s;
 }
 
-/* Lets follow what is ignored. */
+/* Appends a call of the rule of ignored texts. */
 static struct gbnf_span with_ignored(struct lark *l, struct gbnf_span s)
 {
     struct gbnf *p = &l->text;
@@ -469,7 +469,21 @@ int grammar_from_lark(struct grammar **out, const char *s, size_t n, struct erro
     return gbnf_finish(&l.text, put_start(&l), out, err);
 }
 
+/* True if the first rule is GBNF's: a name, then ::=. */
+static bool is_gbnf(const char *s, size_t n)
+{
+    struct gbnf text = {.s = s, .n = n};
+    struct lark l = {.text = text};
+    skip(&l, true);
+    size_t from = l.text.at;
+    while (l.text.at < n && (is_name(s[l.text.at]) || s[l.text.at] == '-'))
+        l.text.at++;
+    bool named = l.text.at > from;
+    skip(&l, false);
+    return named && gbnf_looking_at(&l.text, "::=");
+}
+
 int grammar_from_text(struct grammar **out, const char *s, size_t n, struct error *err)
 {
-    return memmem(s, n, "::=", 3) ? grammar_from_gbnf(out, s, n, err) : grammar_from_lark(out, s, n, err);
+    return is_gbnf(s, n) ? grammar_from_gbnf(out, s, n, err) : grammar_from_lark(out, s, n, err);
 }

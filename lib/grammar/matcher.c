@@ -137,7 +137,7 @@ bool matcher_item_like(struct matcher *m, uint32_t stack, struct matcher_item *i
     bool is = false;
     while (!is && at < from && next_item(m, &at, from, &item->start, &item->len))
         is = item->len >= n && !memcmp(m->text + item->start, m->text + from, n);
-    return matcher_work(m, 1 + (at - begin) / 8) && is; /* of what was read: the rest is the next call's */
+    return matcher_work(m, 1 + (at - begin) / 8) && is; /* bytes read; the next call reads the rest */
 }
 
 /* True when fewer texts are left from the state on than items have used. */

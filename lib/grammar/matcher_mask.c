@@ -20,7 +20,7 @@ struct vocabulary_memos {
     uint32_t n;
     size_t n_bytes;                        /* of all */
     struct any_string any;                 /* of a vocabulary's */
-    TAILQ_HEAD(, memo) by_use;             /* of a grammar's */
+    TAILQ_HEAD(, memo) by_use;             /* only those of a grammar */
     const struct memo *recent[MAX_RECENT]; /* of a grammar's: the newest, in turns */
     uint32_t n_recent;
 };
