@@ -244,6 +244,26 @@ static void check_kind(const json_t *error, int status)
                                         : "server_error"));
 }
 
+/* An unknown path beside a dialect's routes is refused in the dialect's form: Ollama's and TGI's is a text,
+ * Anthropic's an object without a code. */
+static void check_error(const json_t *root, int status)
+{
+    const json_t *error = json_object_get(root, "error"), *type = json_object_get(root, "type");
+    if (json_is_string(error)) {
+        const json_t *kind = json_object_get(root, "error_type");
+        CHECK(json_string_length(error) > 0);
+        CHECK(json_object_size(root) == (kind ? 2 : 1) && (!kind || json_string_length(kind) > 0));
+        return;
+    }
+    CHECK(json_string_length(json_object_get(error, "message")) > 0);
+    if (!type) {
+        check_kind(error, status);
+        return;
+    }
+    CHECK(json_is_string(type) && !strcmp(json_string_value(type), "error"));
+    CHECK(json_string_length(json_object_get(error, "type")) > 0);
+}
+
 static void check_json(const char *body, size_t n, int status)
 {
     json_error_t words;
@@ -251,11 +271,8 @@ static void check_json(const char *body, size_t n, int status)
     if (!root)
         fprintf(stderr, "%s in %.*s\n", words.text, (int)n, body);
     CHECK(root);
-    const json_t *error = json_object_get(root, "error");
-    if (status >= 400 && !json_object_get(root, "status")) { /* which /health has in all its answers */
-        CHECK(json_is_string(json_object_get(error, "message")));
-        check_kind(error, status);
-    }
+    if (status >= 400 && !json_object_get(root, "status")) /* which /health has in all its answers */
+        check_error(root, status);
     json_decref(root);
 }
 
