@@ -56,6 +56,23 @@ static void print_latency(FILE *f, const json_t *stats, const char *label, const
     fputc('\n', f);
 }
 
+static void print_tuning(const json_t *tuning, FILE *f)
+{
+    const json_t *choices = ask_member(tuning, "choices");
+    size_t n = json_array_size(choices), n_faster = 0;
+
+    for (size_t i = 0; i < n; i++)
+        n_faster += ask_number(json_array_get(choices, i), "gain") > 1;
+    fprintf(f, "tuning     %s", shown(tuning, "source"));
+    if (ask_number(tuning, "ms") > 0)
+        fprintf(f, " in %.1f ms", ask_number(tuning, "ms"));
+    if (n > 0)
+        fprintf(f, " · %zu of %zu choices faster than the constants", n_faster, n);
+    if (json_is_string(ask_member(tuning, "note")))
+        fprintf(f, " · %s", shown(tuning, "note"));
+    fputc('\n', f);
+}
+
 static void print_model(const json_t *s, FILE *f)
 {
     fprintf(f, "model      %s · %s %s · %.2f M parameters · context %s\n", shown(s, "model.name"),
@@ -69,6 +86,8 @@ static void print_model(const json_t *s, FILE *f)
             shown(s, "decoder.arithmetic"), shown(s, "decoder.state"),
             counted(s, "decoder.launches", "launch", "launches"),
             counted(s, "decoder.steps", "step", "steps"), count(s, "decoder.ops_per_step"));
+    if (json_is_object(ask_member(s, "device.tuning")))
+        print_tuning(ask_member(s, "device.tuning"), f);
 }
 
 static void print_drafts(const json_t *s, FILE *f)

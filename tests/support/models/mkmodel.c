@@ -418,9 +418,18 @@ static void write_latent(const struct shape *s, struct gguf_write *w)
     gguf_write_u32(w, arch_key(s, "leading_dense_block_count"), 1);
 }
 
+/* Qwen 3.5 turns pairs by the positions of time, height and width, which are equal in text. */
+static void write_rope_sections(const struct shape *s, struct gguf_write *w)
+{
+    uint32_t pairs = s->n_rot / 2, sections[4] = {(pairs + 2) / 3, (pairs + 1) / 3, pairs / 3, 0};
+    gguf_write_array(w, arch_key(s, "rope.dimension_sections"), GGUF_I32, 4, sections, sizeof sections);
+}
+
 static void write_delta(const struct shape *s, struct gguf_write *w)
 {
     gguf_write_u32(w, arch_key(s, "rope.dimension_count"), s->n_rot);
+    if (strncmp(s->arch, "qwen35", 6) == 0)
+        write_rope_sections(s, w);
     gguf_write_u32(w, arch_key(s, "ssm.conv_kernel"), DELTA_TAPS);
     gguf_write_u32(w, arch_key(s, "ssm.state_size"), s->delta.dim);
     gguf_write_u32(w, arch_key(s, "ssm.group_count"), s->delta.n_key_heads);

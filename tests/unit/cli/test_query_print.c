@@ -46,6 +46,25 @@ Test(ask_print, scratch_and_drafts_have_their_place)
     free(text);
 }
 
+Test(ask_print, the_tuning_has_its_line)
+{
+    char *text =
+        table_of("{\"model\":{\"name\":\"M\"},\"device\":{\"tuning\":{\"source\":\"measured\",\"note\":null,"
+                 "\"ms\":35.25,\"choices\":[{\"gain\":1},{\"gain\":1.2},{\"gain\":1}]}}}");
+    cr_assert_not_null(
+        strstr(text, "tuning     measured in 35.2 ms · 1 of 3 choices faster than the constants\n"), "%s",
+        text);
+    free(text);
+    text = table_of("{\"model\":{\"name\":\"M\"},\"device\":{\"tuning\":{\"source\":\"constants\","
+                    "\"note\":\"weights below 64 MiB are not measured\",\"ms\":0,\"choices\":[]}}}");
+    cr_assert_not_null(strstr(text, "tuning     constants · weights below 64 MiB are not measured\n"), "%s",
+                       text);
+    free(text);
+    text = table_of("{\"model\":{\"name\":\"M\"},\"device\":{\"tuning\":null}}");
+    cr_assert_null(strstr(text, "tuning"), "%s", text);
+    free(text);
+}
+
 /* While one is loaded or put away. */
 Test(ask_print, without_a_model_there_is_no_line_of_empty_names)
 {
