@@ -35,10 +35,20 @@ struct ring {
     uint32_t n_stages, stage_bytes;
 };
 
-/* A warp's place in the ring; starts as {0, 0}. */
+/* A warp's place in the ring, in one word that the compute warps carry through all ops; starts as {0}. */
 struct ring_place {
-    uint32_t stage, parity;
+    uint32_t turns; /* twice the stage, and 1 in every second round */
 };
+
+SIMT_INLINE uint32_t ring_stage_of(const struct ring_place *at)
+{
+    return at->turns / 2;
+}
+
+SIMT_INLINE uint32_t ring_parity_of(const struct ring_place *at)
+{
+    return at->turns % 2;
+}
 
 /* A ring in shared memory: n_stages x stage_bytes at stage_offset, n_stages x 16 for the mbarriers at
  * mbar_offset. */
@@ -69,10 +79,9 @@ SIMT_INLINE void ring_open(struct ring *r, uint32_t stage_offset, uint32_t mbar_
 
 SIMT_INLINE void ring_next(const struct ring *r, struct ring_place *at)
 {
-    if (++at->stage == r->n_stages) {
-        at->stage = 0;
-        at->parity ^= 1;
-    }
+    at->turns += 2;
+    if (ring_stage_of(at) == r->n_stages)
+        at->turns = ring_parity_of(at) ^ 1;
 }
 
 /* Polls one mbarrier; `stage` is for the failure record. A long wait pauses: waiting warps share the
@@ -94,12 +103,12 @@ SIMT_INLINE bool ring_wait(SIMT_SHARED uint64_t *mbar, uint32_t parity, const st
 SIMT_INLINE bool ring_fill(const struct ring *r, struct ring_place *at, const SIMT_GLOBAL char *src,
                            uint32_t bytes, const struct flow_guard *guard)
 {
-    SIMT_SHARED char *dst = r->stages + at->stage * r->stage_bytes;
-    SIMT_SHARED uint64_t *full = &r->full[at->stage];
+    SIMT_SHARED char *dst = r->stages + ring_stage_of(at) * r->stage_bytes;
+    SIMT_SHARED uint64_t *full = &r->full[ring_stage_of(at)];
     bool go = true;
 #if SIMT_SM >= 90
     if (simt_lane() == 0)
-        go = ring_wait(&r->empty[at->stage], at->parity ^ 1, guard, at->stage);
+        go = ring_wait(&r->empty[ring_stage_of(at)], ring_parity_of(at) ^ 1, guard, ring_stage_of(at));
     if (simt_ballot(go) != 0xffffffffu)
         return false;
     if (simt_lane() == 0) {
@@ -107,7 +116,7 @@ SIMT_INLINE bool ring_fill(const struct ring *r, struct ring_place *at, const SI
         simt_bulk_copy(dst, src, bytes, full);
     }
 #else
-    go = ring_wait(&r->empty[at->stage], at->parity ^ 1, guard, at->stage);
+    go = ring_wait(&r->empty[ring_stage_of(at)], ring_parity_of(at) ^ 1, guard, ring_stage_of(at));
     if (simt_ballot(go) != 0xffffffffu)
         return false;
     for (uint32_t i = simt_lane() * 16; i < bytes; i += SIMT_LANES * 16)
@@ -121,20 +130,20 @@ SIMT_INLINE bool ring_fill(const struct ring *r, struct ring_place *at, const SI
 /* Waits until the stage's bytes have landed. False: end. */
 SIMT_INLINE bool ring_take(const struct ring *r, const struct ring_place *at, const struct flow_guard *guard)
 {
-    bool go = ring_wait(&r->full[at->stage], at->parity, guard, at->stage);
+    bool go = ring_wait(&r->full[ring_stage_of(at)], ring_parity_of(at), guard, ring_stage_of(at));
     return simt_ballot(go) == 0xffffffffu;
 }
 
 SIMT_INLINE const SIMT_SHARED char *ring_stage(const struct ring *r, const struct ring_place *at)
 {
-    return r->stages + at->stage * r->stage_bytes;
+    return r->stages + ring_stage_of(at) * r->stage_bytes;
 }
 
 SIMT_INLINE void ring_give(const struct ring *r, struct ring_place *at)
 {
     simt_syncwarp(); /* all lanes have read */
     if (simt_lane() == 0)
-        simt_mbar_arrive(&r->empty[at->stage]);
+        simt_mbar_arrive(&r->empty[ring_stage_of(at)]);
     ring_next(r, at);
 }
 
@@ -142,7 +151,8 @@ SIMT_INLINE void ring_give(const struct ring *r, struct ring_place *at)
 SIMT_INLINE void ring_close(const struct ring *r, const struct ring_place *at)
 {
     for (uint32_t i = 0; i < r->n_stages; i++) {
-        uint32_t parity = i < at->stage ? at->parity : at->parity ^ 1; /* parity of the last fill, if any */
+        /* Parity of the last fill, if any. */
+        uint32_t parity = i < ring_stage_of(at) ? ring_parity_of(at) : ring_parity_of(at) ^ 1;
         while (!simt_mbar_try_wait(&r->full[i], parity)) {
         }
     }

@@ -36,7 +36,7 @@ SIMT_KERNEL(mul_mat, struct mul_mat_args, NODE_PRODUCT_THREADS, 2)
     SIMT_SHARED char *work = simt_carve(args.shared.work, args.shared.work_bytes);
     SIMT_SHARED struct product *p = product_at(fold, 0);
     struct ring ring;
-    struct ring_place at = {0, 0};
+    struct ring_place at = {0};
     ring_open(&ring, args.shared.stages, args.shared.mbarriers, args.shared.n_stages, args.shared.stage_bytes,
               crew.n_warps);
     if (simt_thread() == 0)

@@ -51,7 +51,7 @@ SIMT_KERNEL(mul_mat_id, struct mul_mat_id_args, NODE_PRODUCT_THREADS, 2)
     bool streams = simt_thread() >= crew.n_threads;
     SIMT_SHARED struct product *p = product_at(fold, streams);
     struct ring ring;
-    struct ring_place at = {0, 0};
+    struct ring_place at = {0};
     ring_open(&ring, shared->stages, shared->mbarriers, shared->n_stages, shared->stage_bytes, crew.n_warps);
     if (simt_thread() == 0 || simt_thread() == crew.n_threads)
         product_describe(p, &args.product, args.n, args.n / TILE_ROWS);

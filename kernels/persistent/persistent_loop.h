@@ -145,7 +145,7 @@ SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, uint32_t 
  * first op. False: end. */
 SIMT_INLINE bool resident_begin(const struct decoder_args *args, uint32_t *at)
 {
-    const struct ring_place nowhere = {0, 0};
+    const struct ring_place nowhere = {0};
     uint32_t result = (*at + 1) % DECODER_RING;
     struct walk w = resident_walk(args, result, &nowhere);
     struct gate gate = gate_at(resident_gate(args));
@@ -209,7 +209,7 @@ SIMT_INLINE void resident_end_op(const struct decoder_args *args, uint32_t at, c
  * compute.) */
 SIMT_INLINE void resident_crew(const struct decoder_args *args, resident_op *ops)
 {
-    struct ring_place place = {0, 0};
+    struct ring_place place = {0};
     uint32_t at = (args->first_step + 1) % DECODER_RING;
     if (simt_opaque(0))
         goto end;

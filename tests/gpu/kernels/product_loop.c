@@ -41,7 +41,7 @@ SIMT_INLINE void stream(const struct product_loop_args *args, const struct ring 
                         const struct flow_guard *guard)
 {
     SIMT_SHARED struct product *p = product_at(simt_carve(args->shared.fold, args->shared.fold_bytes), 1);
-    struct ring_place at = {0, 0};
+    struct ring_place at = {0};
     uint32_t n = args->n_rounds * args->n_copies;
     bool go = true;
     if (simt_lane() == 0)
@@ -94,7 +94,7 @@ SIMT_INLINE void compute(const struct product_loop_args *args, const struct ring
     SIMT_SHARED char *fold = simt_carve(args->shared.fold, args->shared.fold_bytes);
     SIMT_SHARED char *work = simt_carve(args->shared.work, args->shared.work_bytes);
     SIMT_SHARED struct product *p = product_at(fold, 0);
-    struct ring_place at = {0, 0};
+    struct ring_place at = {0};
     struct product_place place = {work, fold, ring, &at, guard};
     uint32_t target = 0;
     if (simt_thread() == 0)

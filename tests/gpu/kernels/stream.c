@@ -50,7 +50,7 @@ static bool take_burst(const struct stream_args *args, const struct ring *ring, 
 
 static void consume(const struct stream_args *args, const struct ring *ring, const struct flow_guard *guard)
 {
-    struct ring_place at = {0, 0};
+    struct ring_place at = {0};
     uint32_t n = simt_n_blocks(), sum = 0;
     uint32_t n_bursts = args->n_chunks / n / args->burst * args->n_rounds;
     for (uint32_t i = 1; i <= n_bursts; i++) {
@@ -68,7 +68,7 @@ static void consume(const struct stream_args *args, const struct ring *ring, con
 SIMT_KERNEL(gpu_stream, struct stream_args, DECODER_MAX_THREADS, 1)
 {
     struct flow_guard guard = gpu_guard(args.counters, 1);
-    struct ring_place at = {0, 0};
+    struct ring_place at = {0};
     struct ring ring;
     ring_open(&ring, 0, args.n_stages * args.chunk_bytes, args.n_stages, args.chunk_bytes,
               args.n_crew / SIMT_LANES);

@@ -39,7 +39,7 @@ static bool stream(const struct weight_ring_args *args, const struct ring *ring,
 static void produce(const struct weight_ring_args *args, const struct ring *ring,
                     const struct flow_guard *guard)
 {
-    struct ring_place at = {0, 0};
+    struct ring_place at = {0};
     if (stream(args, ring, &at, guard))
         ring_fill(ring, &at, args->weights, WEIGHT_RING_BYTES, guard); /* which no warp takes */
     ring_close(ring, &at);
@@ -64,7 +64,7 @@ static bool take(const struct ring *ring, struct ring_place *at, uint32_t n_stag
 static void consume(const struct weight_ring_args *args, const struct ring *ring,
                     const struct flow_guard *guard)
 {
-    struct ring_place at = {0, 0};
+    struct ring_place at = {0};
     uint32_t t = simt_thread(), block = simt_block(), n = simt_n_blocks(), sum = 0;
     for (uint32_t r = 0; r < args->rounds; r++) {
         if (!take(ring, &at, WEIGHT_RING_STREAM, &sum, guard))
