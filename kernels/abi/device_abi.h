@@ -34,14 +34,18 @@
 /* Most compute threads; whole warps, at least 2. With the other two warps a block has sixteen, four on each
  * scheduler of an SM, so that a thread may have 128 registers. (18 warps would put five on a scheduler and
  * leave 96 registers, with which the loop spills.) */
-#define DECODER_MAX_CREW    448
-#define DECODER_MAX_THREADS 512 /* with the other two warps; a literal: it becomes a launch bound */
-#define DECODER_PHASES      4
-#define DECODER_MAX_OPS     4096 /* most ops of a program */
-#define DECODER_LINE        32   /* u32 per counter: a 128-byte line each */
-#define DECODER_RING        2    /* steps in flight */
-#define DECODER_GATE_BYTES  32   /* bytes of shared memory, after 16 per stage: step_gate.h */
-#define DECODER_KEPT_BYTES  2048 /* bytes before the work area that ATTEND keeps from op to op: its plan */
+#define DECODER_MAX_CREW      448
+#define DECODER_MAX_THREADS   512 /* with the other two warps; a literal: it becomes a launch bound */
+#define DECODER_PHASES        4
+#define DECODER_MAX_OPS       4096 /* most ops of a program */
+#define DECODER_LINE          32   /* u32 per counter: a 128-byte line each */
+#define DECODER_RING          2    /* steps in flight */
+#define DECODER_GATE_BYTES    32   /* bytes of shared memory of a gate: step_gate.h */
+#define DECODER_MIXTURE_BYTES 32   /* and of a state of a mixture of experts: experts/mixture.h */
+#define DECODER_N_GATES       2
+#define DECODER_GATES_BYTES                                                                                  \
+    (DECODER_N_GATES * DECODER_GATE_BYTES + 2 * DECODER_MIXTURE_BYTES) /* both, after 16 per stage */
+#define DECODER_KEPT_BYTES 2048 /* bytes before the work area that ATTEND keeps from op to op: its plan */
 
 /* A packed weight matrix [n, k] (tile.h), by model weight index; n is 0 if the weight is no matrix. */
 struct decoder_matrix {
@@ -95,7 +99,7 @@ _Static_assert(sizeof(struct decoder_step) == DECODER_STEP_AT, "decoder_step");
 struct decoder_buffers {
     uint64_t rows;        /* float [max_rows][row_floats]: the program's buffers except the logits */
     uint64_t logits;      /* float [STEP_MAX_LOGITS][logits_stride] */
-    uint64_t activations; /* wide products: quantised rows, activation.h */
+    uint64_t activations; /* wide products: quantised rows, activation.h; experts: parts of sums, mixture.h */
     uint64_t factors;     /* wide products: float [max_rows], 1/rms */
     uint64_t results; /* struct step_result [DECODER_RING][STEP_MAX_LOGITS], by step modulo DECODER_RING */
     uint64_t attend;  /* scratch of attend.h; zeroed at load */

@@ -6,7 +6,9 @@
  * returns; the loop then signals the op's end. An op of several phases calls walk_meet() between them, or
  * walk_signal() and walk_wait_for() if it has work to do meanwhile; every block decides alike whether a phase
  * runs (from n_rows, lone_rows, k). False means end: the op returns it at once, in all compute threads
- * (crew_any() if only some threads know).
+ * (crew_any() if only some threads know). An op that repeats code which needs all registers sets
+ * GATE_AGAIN (step_gate.h) and returns: the loop calls it once more, with nothing kept but what lies in
+ * memory.
  *
  * Thread: all compute threads of every block call these functions together, except where one thread or warp
  * is named. The counts in `uses` lie in shared memory; only thread 0 accesses them. Ops only read the struct,

@@ -1,17 +1,22 @@
-/* step_gate.h - the step gate: passes one word at a time from the compute warps to the producer warp of the
- * same block: what the producer must know of a step before it may fetch more. All waits are guarded
- * (dependency.h).
- * Thread: gate_put(): one compute thread; it waits only if the producer has not read the word before.
- * gate_get(): all lanes of the producer warp. */
+/* step_gate.h - gates: one passes a word at a time from the compute warps to the producer warp of the same
+ * block: what the producer must know of a step before it may fetch more. The step gate has a step's number of
+ * logits, the experts' gate (experts/mixture.h) its number of rows, once their experts are chosen. All waits
+ * are guarded (dependency.h).
+ * Thread: gate_put(), gate_drained(): one compute thread; the first waits only if the producer has not taken
+ * the word before, the second until it has taken the last one. The others: all lanes of the producer warp. */
 #pragma once
 #include "abi/device_abi.h"
 #include "weight_ring.h"
 
 enum gate_word {
     GATE_WORD,
-    GATE_PUT,   /* number of words so far; only the compute thread uses this and the next */
-    GATE_STEPS, /* steps that the compute warps have begun */
+    GATE_PUT,                /* number of words so far; only the compute thread uses this and the next */
+    GATE_STEPS,              /* of the step gate: steps that the compute warps have begun */
+    GATE_AGAIN = GATE_STEPS, /* of the experts' gate: the op is to be called once more */
 };
+
+enum gate_of { GATE_STEP, GATE_EXPERTS, GATE_N };
+_Static_assert(GATE_N == DECODER_N_GATES, "room for them");
 
 struct gate {
     SIMT_SHARED uint64_t *full, *empty;
@@ -26,6 +31,13 @@ SIMT_INLINE struct gate gate_at(uint32_t offset)
     return (struct gate){.full = full, .empty = full + 1, .word = (SIMT_SHARED uint32_t *)(full + 2)};
 }
 
+/* A block's gate, behind the mbarriers of its ring. */
+SIMT_INLINE struct gate gate_of(const struct decoder_args *args, enum gate_of which)
+{
+    const struct decoder_shared *s = &args->shared;
+    return gate_at(s->mbarriers + s->n_stages * 16 + which * DECODER_GATE_BYTES + simt_opaque(0));
+}
+
 /* Called as ring_open() is. No copy arrives at these mbarriers, so no fence is needed. */
 SIMT_INLINE void gate_open(const struct gate *g)
 {
@@ -36,10 +48,16 @@ SIMT_INLINE void gate_open(const struct gate *g)
     g->word[GATE_PUT] = g->word[GATE_STEPS] = 0;
 }
 
+/* Waits until the producer has taken every word, by compute thread 0. False: end. */
+SIMT_INLINE bool gate_drained(const struct gate *g, const struct flow_guard *guard)
+{
+    return ring_wait(g->empty, ~g->word[GATE_PUT] & 1, guard, 0);
+}
+
 /* Passes a word, by compute thread 0. False: end. */
 SIMT_INLINE bool gate_put(const struct gate *g, uint32_t word, const struct flow_guard *guard)
 {
-    if (!ring_wait(g->empty, ~g->word[GATE_PUT] & 1, guard, 0))
+    if (!gate_drained(g, guard))
         return false;
     g->word[GATE_WORD] = word;
     simt_mbar_arrive(g->full);
@@ -47,16 +65,28 @@ SIMT_INLINE bool gate_put(const struct gate *g, uint32_t word, const struct flow
     return true;
 }
 
-/* Receives a word, by one warp. False: end. */
-SIMT_INLINE bool gate_get(struct gate *g, uint32_t *word, const struct flow_guard *guard)
+/* Waits until a word is there, which stays until gate_take(), by one warp. False: end. */
+SIMT_INLINE bool gate_await(const struct gate *g, const struct flow_guard *guard)
 {
     bool go = ring_wait(g->full, g->parity, guard, 0);
-    if (simt_ballot(go) != 0xffffffffu)
-        return false;
-    *word = g->word[GATE_WORD];
+    return simt_ballot(go) == 0xffffffffu;
+}
+
+/* Tells the compute warps that the word, and what it stands for, is read. */
+SIMT_INLINE void gate_take(struct gate *g)
+{
     simt_syncwarp(); /* all lanes have read */
     if (simt_lane() == 0)
         simt_mbar_arrive(g->empty);
     g->parity ^= 1;
+}
+
+/* Receives a word, by one warp. False: end. */
+SIMT_INLINE bool gate_get(struct gate *g, uint32_t *word, const struct flow_guard *guard)
+{
+    if (!gate_await(g, guard))
+        return false;
+    *word = g->word[GATE_WORD];
+    gate_take(g);
     return true;
 }

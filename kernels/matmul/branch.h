@@ -1,7 +1,8 @@
 /* branch.h - the ops that join a branch to the residual stream, and a gate: for models that normalise the
  * result of a product (gemma2, gemma3, gemma4) or add embeddings for each layer.
  *
- *   ADD_NORM   out = (out + in / rms(in) * gain) * scale, over parts of k values of each row: [rows][n] f32
+ *   ADD_NORM   out = (out + in / rms(in) * gain) * scale, over parts of k values of each row: [rows][n] f32;
+ *              with PROGRAM_SET without the old `out`
  *   GATE       out = gelu(out) * in: [rows][n] f32, in from a column on
  *
  * ADD_NORM: a part is a block's. Its first warp folds the squares in the order of arith.h, then all compute
@@ -36,6 +37,7 @@ SIMT_INLINE bool add_norm_op(struct walk *w)
     uint32_t k = op->k, n_parts = op->n[0] / k;
     float scale = op->weight[0] == PROGRAM_NONE ? op->scale : walk_vector(w, op->weight[0])[0];
     const SIMT_GLOBAL float *gain = walk_vector(w, op->gain);
+    bool sets = op->flags & PROGRAM_SET;
     if (!walk_wait(w))
         return false;
     for (uint32_t unit = simt_block(); unit < w->n_rows * n_parts; unit += simt_n_blocks()) {
@@ -44,7 +46,7 @@ SIMT_INLINE bool add_norm_op(struct walk *w)
         SIMT_GLOBAL float *out = walk_row(w, op->out, row) + at;
         float r = branch_inverse(w, in);
         for (uint32_t i = simt_thread(); i < k; i += w->crew.n_threads)
-            out[i] = (out[i] + in[i] * r * gain[i]) * scale;
+            out[i] = (sets ? in[i] * r * gain[i] : out[i] + in[i] * r * gain[i]) * scale;
     }
     return true;
 }

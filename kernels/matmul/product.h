@@ -5,8 +5,9 @@
  *   out     [n_columns][out_stride] f32, matrix i from column out_col on
  *   gain    [k] f32 or none; bias [n] of each matrix or none
  *   y       = ((half 0 + half 1) * r + bias) * scale; r = 1/rms of the input with a gain, else 1 or a factor
- *   STORE   out = y, or capped          RESIDUAL  out = out + y
- *   SWIGLU  out = silu(y0) * y1         GEGLU     out = gelu(y0) * y1
+ *   STORE   out = y, or capped            RESIDUAL        out = out + y
+ *   SWIGLU  out = silu(y0) * y1           SWIGLU_CLAMPED  out = arith_swiglu_clamped(y0, y1)
+ *   GEGLU   out = gelu(y0) * y1
  *
  * schedule.h deals groups of tiles to blocks. A block's producer warp (product_produce) puts their stages
  * into the ring in the order in which the compute warps (product_run) consume them; neither asks the other.
@@ -53,7 +54,7 @@ struct product {
     struct product_matrix matrix[3];
     uint64_t in, out;
     uint64_t gain;    /* or 0 */
-    uint64_t factors; /* float, by row of `in`: multiplies y if there is no gain; 0: 1 */
+    uint64_t factors; /* float, by row of `in`: multiplies y if there is no gain; 0: 1. See `gates` */
     uint64_t gather;  /* struct step_logit [n_columns], or 0 */
     uint64_t panels;  /* wide: decoder_buffers.activations */
     uint64_t wide_factors;
@@ -70,6 +71,8 @@ struct product {
     float factor[ACTIVATION_COLUMNS];  /* narrow: by column, from the first quantised one; the products do not
                                           wait for them */
     struct product_mark marks[2][PRODUCT_MOST_STAGES]; /* by half */
+    uint32_t by_expert;                                /* an op EXPERTS: product_op.h */
+    uint32_t gates; /* not 0: a row's factor is the sigmoid of the value so many floats on */
 };
 _Static_assert(sizeof(struct product) <= 512, "PRODUCT_FOLD_BYTES has 512 bytes for each of two");
 
@@ -132,7 +135,10 @@ SIMT_INLINE void product_open(SIMT_SHARED struct product *p, const struct decode
     p->out = to_logits ? b->logits : b->rows + (uint64_t)program->buffers[op->out].offset * 4;
     p->out_stride = to_logits ? b->logits_stride : b->row_floats;
     p->gain = op->gain == PROGRAM_NONE ? 0 : DECODER_AT(const uint64_t, args->vectors)[op->gain];
-    p->factors = 0;
+    bool gated = op->flags & PROGRAM_GATED;
+    uint32_t gate = gated ? program->buffers[PROGRAM_CHOICE].offset + op->gate_col : 0;
+    p->factors = gated ? b->rows + (uint64_t)gate * 4 : 0;
+    p->gates = gated ? b->row_floats : 0;
     p->gather = step && op->flags & PROGRAM_HEAD ? (uint64_t)(uintptr_t)step->logits : 0;
     p->panels = b->activations;
     p->wide_factors = b->factors;
@@ -141,6 +147,7 @@ SIMT_INLINE void product_open(SIMT_SHARED struct product *p, const struct decode
     p->n_rows = b->max_rows;
     p->n_columns = n_columns;
     p->n_matrices = n_matrices;
+    p->by_expert = op->opcode == PROGRAM_EXPERTS;
     p->epilogue = op->epilogue;
     p->n_groups = plan->n_groups;
     p->group_tiles = plan->group_tiles;
@@ -172,7 +179,10 @@ SIMT_INLINE float product_factor(const SIMT_SHARED struct product *p, uint32_t r
     const SIMT_GLOBAL float *x = DECODER_AT(const float, p->in) + (size_t)row * p->in_stride;
     if (p->gain)
         return activation_rms_inverse(x, p->k, p->eps);
-    return p->factors ? DECODER_AT(const float, p->factors)[row] : 1.0f;
+    if (!p->factors)
+        return 1.0f;
+    const SIMT_GLOBAL float *factors = DECODER_AT(const float, p->factors);
+    return p->gates ? arith_sigmoid(factors[(size_t)row * p->gates]) : factors[row];
 }
 
 /* Loads this lane's values of chunk `unit` of the columns from `first` on. */
@@ -509,6 +519,8 @@ SIMT_INLINE float product_finish(const SIMT_SHARED struct product *p, const stru
         return p->cap > 0 ? arith_cap(y * (2.0f / p->cap * ARITH_LOG2E), p->cap) : y;
     if (p->epilogue == PROGRAM_RESIDUAL)
         return before + y;
+    if (p->epilogue == PROGRAM_SWIGLU_CLAMPED)
+        return arith_swiglu_clamped(before, y);
     return (p->epilogue == PROGRAM_GEGLU ? arith_gelu(before) : arith_silu(before)) * y;
 }
 
@@ -676,38 +688,4 @@ SIMT_INLINE bool product_run(SIMT_SHARED struct product *p, const struct product
         at.mark = next;
     }
     return true;
-}
-
-/* --- the op of the persistent decoder --- */
-
-/* Quantises the step's rows: by all blocks together if the product is wide, else by each block for itself. A
- * narrow product's factors come behind the barrier, beside the first products: they take longest, and only
- * the last values of a run need them. False: end. */
-SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p, SIMT_SHARED char *work)
-{
-    uint32_t n = w->n_rows, n_warps = w->crew.n_warps, warp = simt_warp();
-    if (product_is_wide(n, p->k, p->forms, w->args->shared.work_bytes)) {
-        n_warps *= simt_n_blocks();
-        warp = product_find_factors(p, true, 0, n, simt_block() * w->crew.n_warps + warp, n_warps);
-        product_quantise(p, true, work, 0, n, warp, n_warps);
-        return walk_meet(w, 1);
-    }
-    product_quantise(p, false, work, 0, n, warp, n_warps);
-    crew_sync(&w->crew);
-    product_find_factors(p, false, 0, n, warp, n_warps);
-    return true;
-}
-
-/* False: end, as interpreter.h says. */
-SIMT_INLINE bool product_op(struct walk *w)
-{
-    SIMT_SHARED char *fold = walk_fold(w), *work = walk_work(w);
-    SIMT_SHARED struct product *p = product_at(fold, 0);
-    struct product_place place = {work, fold, &w->ring, &w->place, &w->guard};
-    /* By the last warp: the first one releases the previous op's counter and then waits for this op's. */
-    if (simt_warp() + 1 == w->crew.n_warps)
-        product_open(p, w->args, w->program, w->op, w->plan, w->step, w->n_rows);
-    if (w->before == WALK_NOTHING)
-        crew_sync(&w->crew);
-    return walk_wait(w) && product_take_rows(w, p, work) && product_run(p, &place, &w->crew);
 }

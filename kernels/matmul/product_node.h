@@ -36,6 +36,7 @@ SIMT_INLINE void product_describe(SIMT_SHARED struct product *p, const struct mu
     p->out_stride = args->out.stride;
     p->gain = 0;
     p->factors = args->factors;
+    p->gates = 0;
     p->gather = args->in.gathered ? (uint64_t)(uintptr_t)step->logits : 0;
     p->panels = 0;
     p->wide_factors = 0;

@@ -13,9 +13,10 @@
  * test_cuda_golden.c, test_cuda_identity.c, test_cuda_lives.c; its synchronisation: tests/simt/decoding; the
  * deal of fetches and waits: tests/unit/cuda/test_cuda_schedule.c. */
 #include "attention/attend_op.h"
+#include "experts/route_op.h"
 #include "matmul/branch.h"
 #include "matmul/embed.h"
-#include "matmul/product.h"
+#include "experts/product_op.h"
 #include "persistent_loop.h"
 #include "sampling/sample_op.h"
 
@@ -25,13 +26,16 @@ SIMT_INLINE bool persistent_op(struct walk *w)
     case PROGRAM_EMBED:
         return embed_op(w);
     case PROGRAM_MATMUL:
-        return product_op(w);
+    case PROGRAM_EXPERTS:
+        return product_op(w, true);
     case PROGRAM_ATTEND:
         return attend_op(w);
     case PROGRAM_ADD_NORM:
         return add_norm_op(w);
     case PROGRAM_GATE:
         return gate_op(w);
+    case PROGRAM_ROUTE:
+        return route_op(w);
     default:
         return sample_op(w);
     }
@@ -44,8 +48,11 @@ SIMT_INLINE bool persistent_stream(struct stream *s)
     SIMT_SHARED char *fold = simt_carve(s->args->shared.fold, s->args->shared.fold_bytes);
     SIMT_SHARED struct product *p = product_at(fold, 1);
     simt_syncwarp(); /* no lane reads the previous op's any more */
-    product_open(p, s->args, DECODER_AT(const struct program, s->args->program), s->op, s->plan, NULL, 0);
+    const SIMT_GLOBAL struct program *program = DECODER_AT(const struct program, s->args->program);
+    product_open(p, s->args, program, s->op, s->plan, NULL, 0);
     simt_syncwarp();
+    if (s->op->opcode == PROGRAM_EXPERTS)
+        return mixture_stream(p, s->args, program, s->op, &s->experts, &s->ring, &s->place, &s->guard);
     product_ask_vectors(p);
     return product_produce(p, &s->ring, &s->place, &s->guard);
 }

@@ -31,6 +31,7 @@ struct stream {
     struct ring ring;
     struct ring_place place;
     struct flow_guard guard; /* without a deadline: it also waits for work */
+    struct gate experts;
     const SIMT_GLOBAL struct program_op *op;
     const SIMT_GLOBAL struct schedule_op *plan;
 };
@@ -52,11 +53,6 @@ SIMT_INLINE struct ring resident_ring(const struct decoder_args *args)
     const struct decoder_shared *s = &args->shared;
     uint32_t zero = simt_opaque(0);
     return ring_at(s->stages + zero, s->mbarriers + zero, s->n_stages, s->stage_bytes);
-}
-
-SIMT_INLINE uint32_t resident_gate(const struct decoder_args *args)
-{
-    return args->shared.mbarriers + args->shared.n_stages * 16 + simt_opaque(0);
 }
 
 /* --- the compute warps --- */
@@ -148,7 +144,7 @@ SIMT_INLINE bool resident_begin(const struct decoder_args *args, uint32_t *at)
     const struct ring_place nowhere = {0};
     uint32_t result = (*at + 1) % DECODER_RING;
     struct walk w = resident_walk(args, result, &nowhere);
-    struct gate gate = gate_at(resident_gate(args));
+    struct gate gate = gate_of(args, GATE_STEP);
     bool go = true;
     walk_note_place(args, 0, DECODER_PLACE_STEP);
     if (simt_thread() == 0)
@@ -173,6 +169,12 @@ SIMT_INLINE uint32_t resident_rows(const struct walk *w, uint32_t at)
 SIMT_INLINE bool resident_runs(const struct walk *w, uint32_t at)
 {
     return (resident_n_rows(at) && resident_n_logits(at)) || resident_rows(w, at);
+}
+
+/* True if the op that ran has more to do. */
+SIMT_INLINE bool resident_again(const struct decoder_args *args)
+{
+    return gate_of(args, GATE_EXPERTS).word[GATE_AGAIN];
 }
 
 /* Runs one op, if the step has rows for it. False: end. */
@@ -220,8 +222,10 @@ run:
     if (!resident_run_op(args, at, &place, ops))
         return;
 end:
-    resident_end_op(args, simt_opaque(at), &place);
-    at += 1 << RESIDENT_INDEX_SHIFT;
+    if (!resident_again(args)) {
+        resident_end_op(args, simt_opaque(at), &place);
+        at += 1 << RESIDENT_INDEX_SHIFT;
+    }
     if (resident_index(at) < resident_n_ops(args))
         goto run;
     goto begin;
@@ -253,8 +257,11 @@ SIMT_INLINE bool resident_round(struct stream *s, struct gate *gate, resident_st
 
 SIMT_INLINE void resident_producer(const struct decoder_args *args, resident_stream *stream)
 {
-    struct gate gate = gate_at(resident_gate(args));
-    struct stream s = {.args = args, .ring = resident_ring(args), .guard = resident_guard(args)};
+    struct gate gate = gate_of(args, GATE_STEP);
+    struct stream s = {.args = args,
+                       .ring = resident_ring(args),
+                       .guard = resident_guard(args),
+                       .experts = gate_of(args, GATE_EXPERTS)};
     s.guard.deadline_ns = 0;
     while (resident_round(&s, &gate, stream)) {
     }
@@ -276,10 +283,11 @@ SIMT_INLINE void resident_open(const struct decoder_args *args)
 {
     const struct decoder_shared *shared = &args->shared;
     struct ring ring;
-    struct gate gate = gate_at(resident_gate(args));
+    struct gate gate = gate_of(args, GATE_STEP), experts = gate_of(args, GATE_EXPERTS);
     ring_open(&ring, shared->stages, shared->mbarriers, shared->n_stages, shared->stage_bytes,
               args->n_crew / SIMT_LANES);
     gate_open(&gate);
+    gate_open(&experts);
     SIMT_SHARED uint32_t *uses = simt_carve(shared->uses, args->n_counters * 4);
     for (uint32_t i = simt_thread(); i < args->n_counters; i += simt_n_threads())
         uses[i] = 0;
@@ -288,7 +296,7 @@ SIMT_INLINE void resident_open(const struct decoder_args *args)
 /* Called by all threads of the block when they have finished their parts. */
 SIMT_INLINE void resident_close(const struct decoder_args *args)
 {
-    simt_bar_sync(RESIDENT_BAR, simt_n_threads());
+    simt_bar_sync(RESIDENT_BAR, args->n_crew + 2 * SIMT_LANES); /* without a register kept for it */
     walk_note_place(args, 1, 1);
     uint32_t left = DECODER_AT(const struct program, args->program)->n_ops * DECODER_PHASES + DECODER_LEFT;
     if (simt_thread() == 0)

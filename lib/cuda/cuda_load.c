@@ -25,15 +25,12 @@ static uint32_t slot_pages(const struct cuda_decoder *d)
 
 /* --- model and device --- */
 
-/* Operations that only cpu computes so far; those of mixtures of experts exist as nodes, which the eager and
- * the graph executor launch. */
-static bool is_missing(const struct graph_node *n, bool eager)
+/* Operations that only cpu computes so far. */
+static bool is_missing(const struct graph_node *n)
 {
     enum graph_op op = n->op;
-    bool mixture = op == GRAPH_ROUTE || op == GRAPH_MUL_MAT_ID || op == GRAPH_EXPERT_SUM ||
-                   op == GRAPH_GATE || op == GRAPH_SWIGLU_CLAMPED;
-    return (mixture && !eager) || op == GRAPH_MUL_MAT_HEADS || op == GRAPH_JOIN || op == GRAPH_SIGMOID ||
-           op == GRAPH_SSM_CONV || op == GRAPH_L2_NORM || op == GRAPH_DELTA_GATE || op == GRAPH_DELTA_NET;
+    return op == GRAPH_MUL_MAT_HEADS || op == GRAPH_JOIN || op == GRAPH_SIGMOID || op == GRAPH_SSM_CONV ||
+           op == GRAPH_L2_NORM || op == GRAPH_DELTA_GATE || op == GRAPH_DELTA_NET;
 }
 
 bool cuda_is_general(const struct model_config *c)
@@ -55,10 +52,10 @@ static int check_heads(const struct model_config *c, struct error *err)
 }
 
 /* The first node that cuda cannot run; NULL: none. */
-static const struct graph_node *find_missing(const struct graph *g, bool eager)
+static const struct graph_node *find_missing(const struct graph *g)
 {
     for (uint32_t i = 0; i < g->n_nodes; i++)
-        if (is_missing(&g->nodes[i], eager))
+        if (is_missing(&g->nodes[i]))
             return &g->nodes[i];
     return NULL;
 }
@@ -72,11 +69,10 @@ static int check_model(const struct cuda_decoder *d, const struct model_config *
     int rc = check_heads(c, err);
     if (rc < 0)
         return rc;
-    const struct graph_node *missing = find_missing(d->graph, d->cfg.eager);
+    const struct graph_node *missing = find_missing(d->graph);
     if (missing)
-        return error_set(err, -ENOTSUP, "%s: cuda has no op %s yet%s; backend = cpu runs this model",
-                         missing->name, graph_op_name(missing->op),
-                         find_missing(d->graph, true) ? "" : " (executor = eager and graph have it)");
+        return error_set(err, -ENOTSUP, "%s: cuda has no op %s yet; backend = cpu runs this model",
+                         missing->name, graph_op_name(missing->op));
     if (c->n_vocab > SAMPLE_MAX_VOCAB)
         return error_set(err, -ENOTSUP, "a vocabulary of %u tokens; cuda supports at most %u", c->n_vocab,
                          SAMPLE_MAX_VOCAB);
@@ -281,6 +277,7 @@ static int take_tables(struct cuda_decoder *d, struct error *err)
 
 /* --- scratch --- */
 
+/* Quantised rows of wide products, and in the decoder the parts of a sum of experts. */
 static uint64_t activations_size(const struct cuda_decoder *d)
 {
     uint32_t k = 1, forms = 0;
@@ -289,7 +286,14 @@ static uint64_t activations_size(const struct cuda_decoder *d)
         k = m->k > k ? m->k : k;
         forms |= m->n ? activation_form(m->type) : 0;
     }
-    return activation_buffer_bytes(d->max_rows, k, forms);
+    uint64_t most = activation_buffer_bytes(d->max_rows, k, forms);
+    for (uint32_t i = 0; i < d->program->n_ops && !d->cfg.eager; i++) {
+        const struct program_op *op = &d->program->ops[i];
+        uint64_t parts = (uint64_t)d->max_rows * op->route.n_used * op->n[0] * sizeof(float);
+        if (op->opcode == PROGRAM_EXPERTS && !program_is_gated(op->epilogue))
+            most = parts > most ? parts : most;
+    }
+    return most;
 }
 
 /* Scratch of attention, which all kinds share. */

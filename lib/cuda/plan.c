@@ -35,19 +35,42 @@ static uint32_t stage_supers(const struct decoder_matrix *m, uint32_t stage_byte
     return least(SCHEDULE_MAX_SUPERS, stage_bytes / m->super_bytes);
 }
 
+static bool is_product(const struct program_op *op)
+{
+    return op->opcode == PROGRAM_MATMUL || op->opcode == PROGRAM_EXPERTS;
+}
+
+/* Products of a row: those of the experts that it chooses, or one. */
+static uint32_t products_of(const struct program_op *op)
+{
+    return op->opcode == PROGRAM_EXPERTS ? op->route.n_used : 1;
+}
+
+/* Matrix i of an op; of experts, one expert's part. */
+static struct decoder_matrix matrix_of(const struct program_op *op, const struct decoder_matrix *matrices,
+                                       uint32_t i)
+{
+    struct decoder_matrix m = matrices[op->weight[i]];
+    if (op->opcode == PROGRAM_EXPERTS) {
+        m.n = op->n[i];
+        m.n_tiles = m.n / TILE_ROWS;
+    }
+    return m;
+}
+
 /* Returns the smallest group that needs as few rounds over the blocks as the largest possible one. */
-static uint32_t choose_group(const struct program_op *op, const struct decoder_matrix *const m[3],
+static uint32_t choose_group(const struct program_op *op, const struct decoder_matrix m[3],
                              const struct schedule_op *s, uint32_t n_blocks)
 {
     uint32_t most = UINT32_MAX, rounds_wanted = 0;
     for (uint32_t i = 0; i < op->n_weights; i++)
-        most = least(most, s->part[i].stage_supers / m[i]->n_supers);
+        most = least(most, s->part[i].stage_supers / m[i].n_supers);
     most = most ? most : 1;
     for (uint32_t tiles = most; tiles >= 1; tiles--) {
         uint32_t n_groups = 0;
         for (uint32_t i = 0; i < (s->paired ? 1 : op->n_weights); i++)
-            n_groups += divide_up(m[i]->n_tiles, tiles);
-        uint32_t rounds = divide_up(n_groups, n_blocks);
+            n_groups += divide_up(m[i].n_tiles, tiles);
+        uint32_t rounds = divide_up(n_groups * products_of(op), n_blocks);
         if (tiles == most)
             rounds_wanted = rounds;
         if (rounds > rounds_wanted)
@@ -60,19 +83,19 @@ static void plan_product(struct schedule_op *s, const struct program_op *op,
                          const struct decoder_matrix *matrices, uint32_t stage_bytes, uint32_t n_blocks,
                          uint32_t *next_block)
 {
-    const struct decoder_matrix *m[3] = {0};
+    struct decoder_matrix m[3] = {0};
     s->paired = program_is_gated(op->epilogue);
     for (uint32_t i = 0; i < op->n_weights; i++) {
-        m[i] = &matrices[op->weight[i]];
-        s->part[i].stage_supers = stage_supers(m[i], stage_bytes);
+        m[i] = matrix_of(op, matrices, i);
+        s->part[i].stage_supers = stage_supers(&m[i], stage_bytes);
     }
     s->group_tiles = choose_group(op, m, s, n_blocks);
     for (uint32_t i = 0; i < (s->paired ? 1 : op->n_weights); i++) {
         s->part[i].first_group = s->n_groups;
-        s->n_groups += divide_up(m[i]->n_tiles, s->group_tiles);
+        s->n_groups += divide_up(m[i].n_tiles, s->group_tiles);
     }
     s->first_block = *next_block;
-    *next_block = (uint32_t)(((uint64_t)*next_block + s->n_groups) % n_blocks);
+    *next_block = (uint32_t)((*next_block + (uint64_t)s->n_groups * products_of(op)) % n_blocks);
 }
 
 /* --- shared memory --- */
@@ -84,6 +107,24 @@ struct needs {
     uint32_t work, fold, uses; /* least bytes of each part */
 };
 
+/* Experts take their columns one at a time, and all of them from the work area. */
+static void add_needs(struct needs *n, const struct program_op *op, const struct decoder_matrix *matrices)
+{
+    uint32_t forms = 0, column;
+    for (uint32_t i = 0; i < op->n_weights; i++) {
+        const struct decoder_matrix *m = &matrices[op->weight[i]];
+        n->largest_super = m->super_bytes > n->largest_super ? m->super_bytes : n->largest_super;
+        forms |= activation_form(m->type);
+    }
+    column = activation_panel_bytes(1, op->k, forms);
+    if (op->opcode == PROGRAM_EXPERTS) {
+        n->work = column > n->work ? column : n->work;
+        return;
+    }
+    n->widest = op->k > n->widest ? op->k : n->widest;
+    n->forms |= forms;
+}
+
 static void find_needs(struct needs *n, const struct program *p, const struct decoder_matrix *matrices,
                        uint32_t attend, uint32_t n_counters)
 {
@@ -93,12 +134,8 @@ static void find_needs(struct needs *n, const struct program *p, const struct de
                         .fold = PRODUCT_FOLD_BYTES,
                         .uses = n_counters * 4};
     for (uint32_t i = 0; i < p->n_ops; i++)
-        for (uint32_t j = 0; p->ops[i].opcode == PROGRAM_MATMUL && j < p->ops[i].n_weights; j++) {
-            const struct decoder_matrix *m = &matrices[p->ops[i].weight[j]];
-            n->largest_super = m->super_bytes > n->largest_super ? m->super_bytes : n->largest_super;
-            n->widest = m->k > n->widest ? m->k : n->widest;
-            n->forms |= activation_form(m->type);
-        }
+        if (is_product(&p->ops[i]))
+            add_needs(n, &p->ops[i], matrices);
 }
 
 /* Lays shared memory out with stages of this size and a work area for `rows` quantised rows. Returns the
@@ -108,7 +145,7 @@ static uint32_t lay_out(struct decoder_shared *s, const struct needs *n, uint32_
 {
     uint32_t work = activation_panel_bytes(rows, n->widest, n->forms);
     *s = (struct decoder_shared){.mbarriers = 0,
-                                 .uses = round_up(MAX_STAGES * 16 + DECODER_GATE_BYTES, LINE),
+                                 .uses = round_up(MAX_STAGES * 16 + DECODER_GATES_BYTES, LINE),
                                  .stage_bytes = round_up(stage_bytes, LINE),
                                  .work_bytes = round_up(work > n->work ? work : n->work, LINE),
                                  .fold_bytes = round_up(n->fold, LINE)};
@@ -152,6 +189,16 @@ static int choose_shared(struct decoder_shared *s, const struct needs *n, uint32
 
 /* --- plan --- */
 
+/* An expert's rows are whole tiles of the matrix that has those of all. */
+static int check_experts(const struct program *p, struct error *err)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].opcode == PROGRAM_EXPERTS && p->ops[i].n[0] % TILE_ROWS)
+            return error_set(err, -ENOTSUP, "experts of %u rows; cuda supports multiples of %d",
+                             p->ops[i].n[0], TILE_ROWS);
+    return 0;
+}
+
 int plan_open(struct plan *out, const struct program *program, const struct decoder_matrix *matrices,
               const struct plan_device *device, struct error *err)
 {
@@ -163,15 +210,18 @@ int plan_open(struct plan *out, const struct program *program, const struct deco
     if (program->n_ops > DECODER_MAX_OPS)
         return error_set(err, -ENOTSUP, "the model has %u ops a step, cuda supports at most %d",
                          program->n_ops, DECODER_MAX_OPS);
+    int rc = check_experts(program, err);
+    if (rc < 0)
+        return rc;
     find_needs(&needs, program, matrices, device->attend_bytes, p.n_counters);
-    int rc = choose_shared(&p.shared, &needs, device->shared_bytes, err);
+    rc = choose_shared(&p.shared, &needs, device->shared_bytes, err);
     if (rc < 0)
         return rc;
     p.ops = calloc(p.n_ops, sizeof *p.ops);
     if (!p.ops)
         return error_set(err, -ENOMEM, "plan of %u ops: out of memory", p.n_ops);
     for (uint32_t i = 0; i < p.n_ops; i++)
-        if (program->ops[i].opcode == PROGRAM_MATMUL)
+        if (is_product(&program->ops[i]))
             plan_product(&p.ops[i], &program->ops[i], matrices, p.shared.stage_bytes, device->n_blocks,
                          &next_block);
     *out = p;

@@ -40,7 +40,7 @@ exit 1
 # kernels/matmul: kernels/abi kernels/device
 # kernels/attention: kernels/abi kernels/device
 # kernels/sampling: kernels/abi kernels/device
-# kernels/experts: kernels/abi kernels/device
+# kernels/experts: kernels/abi kernels/device kernels/matmul
 # kernels/persistent: kernels/abi kernels/device kernels/matmul kernels/attention kernels/sampling kernels/experts
 # kernels/nodes: kernels/abi kernels/device kernels/matmul kernels/attention kernels/sampling kernels/persistent kernels/experts
 # lib/base:

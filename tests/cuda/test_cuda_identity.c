@@ -30,17 +30,14 @@ static const struct {
 #define STRIDE SAMPLED_STRIDE(2, 4)
 #endif
 
-/* In every stride-th of the circumstances, of those without the persistent decoder if the model runs node by
- * node; the type of the cache chooses the first. */
-static void check_model(const char *path, enum kv_type kv_type, size_t stride, bool by_nodes)
+/* In every stride-th of the circumstances; the type of the cache chooses the first. */
+static void check_model(const char *path, enum kv_type kv_type, size_t stride)
 {
     static struct answer alone, other;
     struct circumstances slow = {.kv_type = kv_type, .isa = "scalar", .n_threads = 1, .steps_in_flight = 1};
     cr_assert(ask(path, slow, &alone));
     for (size_t i = (size_t)kv_type % stride; i < sizeof cases / sizeof *cases; i += stride) {
         struct circumstances c = cases[i].c;
-        if (by_nodes && c.kind == EXECUTOR_PERSISTENT)
-            continue;
         c.kv_type = kv_type;
         c.isa = "auto";
         c.ops = &cuda_backend;
@@ -54,23 +51,23 @@ static void check_model(const char *path, enum kv_type kv_type, size_t stride, b
 
 Test(cuda_identity, qwen3_q4_k_m_gives_the_cpus_bits_in_all_circumstances, .timeout = 1200)
 {
-    check_model(HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf", KV_F16, STRIDE, false);
+    check_model(HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf", KV_F16, STRIDE);
 }
 
 Test(cuda_identity, llama3_q4_k_m_with_a_q8_0_cache_gives_the_cpus_bits_in_all_circumstances, .timeout = 1200)
 {
-    check_model(HEARTH_TEST_DATA "/tiny-llama3-s15-q4_k_m.gguf", KV_Q8_0, STRIDE, false);
+    check_model(HEARTH_TEST_DATA "/tiny-llama3-s15-q4_k_m.gguf", KV_Q8_0, STRIDE);
 }
 
 Test(cuda_identity, qwen2_q5_0_with_a_bf16_cache_gives_the_cpus_bits_in_circumstances_of_each_kind,
      .timeout = 1200)
 {
-    check_model(HEARTH_TEST_DATA "/tiny-qwen2-odd-s13-q5_0.gguf", KV_BF16, 3, false);
+    check_model(HEARTH_TEST_DATA "/tiny-qwen2-odd-s13-q5_0.gguf", KV_BF16, 3);
 }
 
-Test(cuda_identity, a_mixture_of_experts_gives_the_cpus_bits_beside_others, .timeout = 1200)
+Test(cuda_identity, a_mixture_of_experts_gives_the_cpus_bits_in_all_circumstances, .timeout = 1200)
 {
-    check_model(HEARTH_TEST_DATA "/tiny-qwen3moe-s32-q4_k_m.gguf", KV_F16, 1, true);
+    check_model(HEARTH_TEST_DATA "/tiny-qwen3moe-s32-q4_k_m.gguf", KV_F16, STRIDE);
 }
 
 Test(cuda_identity, drafts_change_nothing, .timeout = 1200)

@@ -293,6 +293,10 @@ static void live(const struct circumstances *c, uint64_t seed)
 #define GEMMA2 "tiny-gemma2-s78-q4_k_m" /* windows, capped scores and logits */
 #define GEMMA3 "tiny-gemma3-s38-q4_0"   /* heads of 256 */
 #define GEMMA4 "tiny-gemma4-d-s55-q4_0" /* of 256 and 512, V normalised */
+#define MOE3   "tiny-qwen3moe-s32-q4_k_m"
+#define MOE2   "tiny-qwen2moe-s82-q4_k_m" /* a shared expert with a gate */
+#define GLM4   "tiny-glm4moe-s72-q4_k_m"  /* chosen by sigmoids and biases */
+#define OSS    "tiny-gptoss-s34-mxfp4"    /* biases, and clamped gates */
 
 /* With the race detector (cuda.twin_checked) a step takes twenty times as long, under a sanitizer a few
  * times. */
@@ -331,17 +335,32 @@ Test(cuda_twin, families, .timeout = 1200)
     live_all(all, sizeof all / sizeof *all, 51);
 }
 
+/* Mixtures of experts, with fewer blocks than an expert has groups of tiles, and with more. */
+Test(cuda_twin, mixtures, .timeout = 1200)
+{
+    static const struct circumstances all[] = {{MOE3, EXECUTOR_PERSISTENT, KV_F16, "3", "90", 30},
+                                               {MOE3, EXECUTOR_PERSISTENT, KV_Q8_0, "13", "80", 10},
+                                               {MOE2, EXECUTOR_PERSISTENT, KV_BF16, "2", "80", 10},
+                                               {GLM4, EXECUTOR_PERSISTENT, KV_F16, "5", "90", 10},
+                                               {OSS, EXECUTOR_PERSISTENT, KV_F16, "2", "90", 10},
+                                               {MOE3, EXECUTOR_EAGER, KV_F16, "2", "80", 10},
+                                               {OSS, EXECUTOR_GRAPH, KV_Q8_0, "3", "90", 10}};
+    live_all(all, sizeof all / sizeof *all, 61);
+}
+
 /* As on a real device: blocks of 512 threads, fourteen warps of them the crew, and all the shared memory that
  * there is, so that the ring has the depth, and products the panels, that they have there. */
 Test(cuda_twin, blocks_of_the_real_size, .timeout = 1200)
 {
     static const struct circumstances sm_90 = {QWEN3, EXECUTOR_PERSISTENT, KV_F16, "3", "90", 12},
                                       bf16 = {LLAMA, EXECUTOR_PERSISTENT, KV_BF16, "2", "90", 6},
+                                      moe = {MOE3, EXECUTOR_PERSISTENT, KV_F16, "2", "90", 6},
                                       sm_80 = {LLAMA, EXECUTOR_PERSISTENT, KV_Q8_0, "2", "80", 12};
     setenv("SIMT_THREADS", "1024", 1);
     setenv("SIMT_SHARED_KB", "227", 1);
     live_all(&sm_90, 1, 41);
     live_all(&bf16, 1, 43);
+    live_all(&moe, 1, 44);
     setenv("SIMT_SHARED_KB", "163", 1);
     live_all(&sm_80, 1, 42);
 }

@@ -16,7 +16,7 @@
 #include "decoder_walk_words.h"
 #include "cuda/plan.h"
 #include "abi/arith.h"
-#include "matmul/product.h"
+#include "experts/mixture.h"
 #include "persistent/persistent_loop.h"
 
 /* A step, as far as the walk depends on it. */
@@ -30,12 +30,14 @@ struct walk_fill {
     uint32_t bytes;
 };
 
-/* The parts of a matrix of an op that were taken in this step. */
+/* The parts of a matrix of an op that were taken in this step: of experts, each unit's of its expert. */
 struct walk_taken {
-    uint8_t *supers; /* [n_tiles x n_supers]: where a stage begins, its length; else 0 */
-    uint8_t *tiles;  /* [n_tiles]: how often finished */
+    uint8_t *supers; /* [units x n_tiles x n_supers]: where a stage begins, its length; else 0 */
+    uint8_t *tiles;  /* [units x n_tiles]: how often finished */
     uint32_t n_supers, n_tiles, n_stages;
 };
+
+#define WALK_MAX_ROWS 9 /* of a step of experts */
 
 struct fleet {
     struct walk_words words; /* first: fibers and memory */
@@ -46,6 +48,7 @@ struct fleet {
     uint32_t *places;
     uint32_t *counters, *due; /* due: by counter, so many steps so far signal it */
     char *staged;
+    float *rows;                   /* [WALK_MAX_ROWS][row_floats]: the choice of experts */
     struct walk_taken (*taken)[3]; /* [n_ops] */
     float *
         *out; /* NULL, or [n_ops] results of the one column: then stages are taken by product_run() itself */
@@ -86,8 +89,17 @@ static struct product *walk_open_product(const struct decoder_args *args, const 
 
 static bool walk_stream(struct stream *s)
 {
-    const struct product *p = walk_open_product(s->args, s->op, s->plan, 1, 0);
+    struct product *p = walk_open_product(s->args, s->op, s->plan, 1, 0);
+    if (s->op->opcode == PROGRAM_EXPERTS)
+        return mixture_stream(p, s->args, fleet.program, s->op, &s->experts, &s->ring, &s->place, &s->guard);
     return product_produce(p, &s->ring, &s->place, &s->guard);
+}
+
+/* The experts of a row: they differ from row to row, and some come again. */
+static uint32_t walk_expert(const struct program_op *op, uint32_t row, uint32_t u)
+{
+    uint32_t spare = op->route.n_experts - op->route.n_used;
+    return u + row % (spare + 1);
 }
 
 /* Past a wait at this counter: all of its arrivals so far are there, which is what was waited for. */
@@ -108,29 +120,42 @@ static bool walk_phase(struct walk *w, uint32_t phase)
     return true;
 }
 
+/* The unit before the crew, and its expert; 0 and 0 of a product of all rows. */
+static void walk_unit(const struct walk *w, uint32_t *unit, uint32_t *expert)
+{
+    *unit = *expert = 0;
+    if (w->op->opcode != PROGRAM_EXPERTS)
+        return;
+    const struct mixture *m = mixture_at(w->args, 0);
+    *unit = m->row * m->n_used + m->u;
+    *expert = walk_expert(w->op, m->row, m->u);
+}
+
 /* The stage that the crew has before it, and what it makes of it. */
 static void walk_check_stage(const struct product *p, const struct walk *w, const struct product_mark *at)
 {
     uint32_t block = fleet.words.block, n = fleet.n_taken[block]++;
-    struct product_part part = product_part_of(p, at, 0);
-    uint32_t which = (uint32_t)(part.run.matrix - p->matrix);
+    struct product_part part = product_part_of(p, at, p->first_column);
+    uint32_t which = (uint32_t)(part.run.matrix - p->matrix), unit, expert;
     struct walk_taken *t = &fleet.taken[w->index][which];
-    uint32_t first = part.run.first_tile * p->n_supers + at->first_item;
-    uint64_t from = part.run.matrix->tiles + (uint64_t)first * part.run.matrix->super_bytes;
+    walk_unit(w, &unit, &expert);
+    uint32_t first = part.run.first_tile * p->n_supers + at->first_item, of_unit = t->n_tiles * t->n_supers;
+    uint64_t from = fleet.matrices[w->op->weight[which]].tiles +
+                    ((uint64_t)expert * of_unit + first) * part.run.matrix->super_bytes;
     const struct walk_fill *f = &fleet.fills[block][n % w->ring.n_stages];
     walk_expect(n < fleet.n_filled[block] && (uint64_t)(uintptr_t)f->src == from &&
                     f->bytes == part.n_items * part.run.matrix->super_bytes,
                 "block %u takes tile %u of op %u matrix %u at %u: that was not fetched", block,
                 part.run.first_tile, w->index, which, at->first_item);
-    if (fleet.words.wrong[0] || first >= t->n_tiles * t->n_supers || t->supers[first]) {
+    if (fleet.words.wrong[0] || first >= of_unit || t->supers[unit * of_unit + first]) {
         walk_expect(false, "op %u matrix %u: tile %u at %u is taken twice, or is none", w->index, which,
                     part.run.first_tile, at->first_item);
         return;
     }
-    t->supers[first] = (uint8_t)part.n_items;
+    t->supers[unit * of_unit + first] = (uint8_t)part.n_items;
     t->n_stages++;
     for (uint32_t i = 0; product_is_last(p, at, &part) && i < part.run.n_tiles; i++)
-        t->tiles[part.run.first_tile + i]++;
+        t->tiles[unit * t->n_tiles + part.run.first_tile + i]++;
 }
 
 /* The crew's whole part of a product of one column, by a crew of one thread, each super-block's values being
@@ -140,7 +165,6 @@ static bool walk_finish(struct walk *w, struct product *p)
     const struct crew alone = {1, 1};
     char *fold = walk_fold(w), *work = walk_work(w);
     const struct product_place place = {work, fold, &w->ring, &w->place, &w->guard};
-    p->out = (uint64_t)(uintptr_t)fleet.out[w->index];
     p->first_column = p->wide = p->shift = 0;
     p->end_column = 1;
     p->factor[0] = 1;
@@ -151,14 +175,9 @@ static bool walk_finish(struct walk *w, struct product *p)
     return product_run(p, &place, &alone);
 }
 
-static bool walk_product(struct walk *w)
+/* The crew takes all stages of the description's product that are its block's. */
+static bool walk_take_all(struct walk *w, const struct product *p)
 {
-    struct product *p = walk_open_product(w->args, w->op, w->plan, 0, w->n_rows);
-    if (fleet.out)
-        return walk_finish(w, p);
-    if (product_is_wide(w->n_rows, p->k, p->forms, w->args->shared.work_bytes) && !walk_phase(w, 1))
-        return false;
-    p->end_column = w->n_rows;
     struct product_mark at = {.group = product_first_group(p)};
     for (bool more = at.group < p->n_groups; more;) {
         struct product_run run = product_run_of(p, at.group, at.index);
@@ -171,9 +190,45 @@ static bool walk_product(struct walk *w)
     return true;
 }
 
+static bool walk_product(struct walk *w)
+{
+    struct product *p = walk_open_product(w->args, w->op, w->plan, 0, w->n_rows);
+    if (fleet.out) {
+        p->out = (uint64_t)(uintptr_t)fleet.out[w->index];
+        return walk_finish(w, p);
+    }
+    if (product_is_wide(w->n_rows, p->k, p->forms, w->args->shared.work_bytes) && !walk_phase(w, 1))
+        return false;
+    p->first_column = 0;
+    p->end_column = w->n_rows;
+    return walk_take_all(w, p);
+}
+
+/* A mixture's op: unit after unit. */
+static bool walk_experts(struct walk *w)
+{
+    struct product *p = walk_open_product(w->args, w->op, w->plan, 0, w->n_rows);
+    mixture_open(mixture_at(w->args, 0), p, w->args, fleet.program, w->op, w->n_rows);
+    if (fleet.out)
+        p->out = (uint64_t)(uintptr_t)fleet.out[w->index];
+    if (!mixture_go(w, p, false))
+        return false;
+    while (mixture_goes_on(w)) {
+        p->first_column = 0;
+        p->end_column = 1;
+        if (!(fleet.out ? walk_finish(w, p) : walk_take_all(w, p)))
+            return false;
+        if (!mixture_next(w, p))
+            return false;
+    }
+    return !mixture_is_summed(w->op) || walk_phase(w, 1);
+}
+
 /* The phases that an op has besides its end. */
 static uint32_t walk_n_phases(const struct program_op *op, const struct walk_step *s)
 {
+    if (op->opcode == PROGRAM_EXPERTS)
+        return mixture_is_summed(op);
     return op->opcode == PROGRAM_ATTEND ? !s->lone : op->opcode == PROGRAM_SAMPLE ? 2 : 0;
 }
 
@@ -191,6 +246,8 @@ static bool walk_op(struct walk *w)
     }
     if (w->op->opcode == PROGRAM_MATMUL)
         return walk_product(w);
+    if (w->op->opcode == PROGRAM_EXPERTS)
+        return walk_experts(w);
     for (uint32_t phase = 1; phase <= walk_n_phases(w->op, &as); phase++)
         if (!walk_phase(w, phase))
             return false;
@@ -227,9 +284,14 @@ static void fleet_open_taken(const struct plan *plan)
     fleet.taken = walk_alloc(plan->n_ops, sizeof *fleet.taken);
     for (uint32_t i = 0; i < plan->n_ops; i++)
         for (uint32_t j = 0; plan->ops[i].n_groups && j < fleet.program->ops[i].n_weights; j++) {
-            const struct decoder_matrix *m = &fleet.matrices[fleet.program->ops[i].weight[j]];
-            fleet.taken[i][j] = (struct walk_taken){walk_alloc(m->n_tiles, m->n_supers),
-                                                    walk_alloc(m->n_tiles, 1), m->n_supers, m->n_tiles, 0};
+            const struct program_op *op = &fleet.program->ops[i];
+            const struct decoder_matrix *m = &fleet.matrices[op->weight[j]];
+            bool experts = op->opcode == PROGRAM_EXPERTS;
+            uint32_t n_units = experts ? WALK_MAX_ROWS * op->route.n_used : 1;
+            uint32_t n_tiles = experts ? op->n[j] / TILE_ROWS : m->n_tiles;
+            fleet.taken[i][j] =
+                (struct walk_taken){walk_alloc((size_t)n_units * n_tiles, m->n_supers),
+                                    walk_alloc((size_t)n_units, n_tiles), m->n_supers, n_tiles, 0};
         }
 }
 
@@ -249,6 +311,7 @@ static void fleet_open(const struct program *program, const struct plan *plan,
     fleet.places = walk_alloc((size_t)n_blocks * DECODER_LINE, 4);
     uint32_t stride = (DECODER_STEP_AT + sizeof(struct step) + 127) / 128 * 128;
     fleet.staged = walk_alloc(DECODER_RING, stride);
+    fleet.rows = walk_alloc((size_t)WALK_MAX_ROWS, (program->row_floats + 1) * sizeof(float));
     fleet.args = (struct decoder_args){.program = (uint64_t)(uintptr_t)program,
                                        .plan = (uint64_t)(uintptr_t)plan->ops,
                                        .matrices = (uint64_t)(uintptr_t)fleet.matrices,
@@ -262,6 +325,8 @@ static void fleet_open(const struct program *program, const struct plan *plan,
                                        .staged_stride = stride,
                                        .shared = plan->shared,
                                        .n_counters = plan->n_counters,
+                                       .buffers.rows = (uint64_t)(uintptr_t)fleet.rows,
+                                       .buffers.row_floats = program->row_floats,
                                        .n_crew = SIMT_LANES};
     fleet.published[0] = fleet.aborted[FLOW_ABORT] = 0;
     fleet_open_taken(plan);
@@ -287,12 +352,25 @@ static void fleet_close(void)
     free(fleet.due);
     free(fleet.places);
     free(fleet.staged);
+    free(fleet.rows);
 }
 
 /* True if a step runs an op. */
 static bool walk_runs(const struct walk_step *s, const struct program_op *op)
 {
     return s->n_rows && (!(op->flags & PROGRAM_HEAD) || s->n_logits);
+}
+
+/* What ROUTE would have written. */
+static void fleet_choose(uint32_t n_rows)
+{
+    for (uint32_t i = 0; i < fleet.program->n_ops; i++) {
+        const struct program_op *op = &fleet.program->ops[i];
+        float *choice = fleet.rows + fleet.program->buffers[PROGRAM_CHOICE].offset + op->gate_col;
+        for (uint32_t row = 0; op->opcode == PROGRAM_EXPERTS && row < n_rows; row++)
+            for (uint32_t u = 0; u < op->route.n_used; u++)
+                choice[row * fleet.program->row_floats + u] = (float)walk_expert(op, row, u);
+    }
 }
 
 /* Step `number` lies there for all, and what it will signal is known. */
@@ -305,6 +383,7 @@ static void fleet_publish(const struct walk_step *s, uint32_t number)
     step->id = number + 1;
     step->n_rows = s->n_rows;
     step->n_logits = s->n_logits;
+    fleet_choose(s->n_rows);
     for (uint32_t i = 0; i < fleet.program->n_ops; i++) {
         const struct program_op *op = &fleet.program->ops[i];
         bool runs = walk_runs(s, op);
@@ -321,29 +400,32 @@ static void fleet_publish(const struct walk_step *s, uint32_t number)
     fleet.published[0] = number + 1;
 }
 
-/* All that an op has, or nothing of it, was taken and finished, once; it is forgotten. */
-static void walk_check_taken(struct walk_taken *t, bool all, uint32_t op)
+/* All that n_units of an op have was taken and finished, once; it is forgotten. */
+static void walk_check_taken(struct walk_taken *t, uint32_t n_units, uint32_t op)
 {
-    uint32_t total = t->n_supers * t->n_tiles, at = 0, n_stages = 0;
-    for (uint32_t n = 1; at < total && all && n; at += n, n_stages++) {
+    uint32_t total = t->n_supers * t->n_tiles * n_units, at = 0, n_stages = 0;
+    for (uint32_t n = 1; at < total && n; at += n, n_stages++) {
         n = t->supers[at];
         t->supers[at] = 0;
         walk_expect(n, "op %u: super-block %u of %u is never taken", op, at, total);
     }
-    walk_expect(n_stages == t->n_stages && at == all * total, "op %u: %u stages, %u are one behind the other",
-                op, t->n_stages, n_stages);
+    walk_expect(n_stages == t->n_stages && at == total, "op %u: %u stages, %u are one behind the other", op,
+                t->n_stages, n_stages);
     t->n_stages = 0;
-    for (uint32_t i = 0; i < t->n_tiles; i++)
-        walk_expect(t->tiles[i] == all, "op %u: tile %u is finished %u times", op, i, t->tiles[i]);
-    memset(t->tiles, 0, t->n_tiles);
+    for (uint32_t i = 0; i < t->n_tiles * n_units; i++)
+        walk_expect(t->tiles[i] == 1, "op %u: tile %u is finished %u times", op, i, t->tiles[i]);
+    memset(t->tiles, 0, (size_t)t->n_tiles * n_units);
 }
 
 static void fleet_check_step(const struct walk_step *s)
 {
-    for (uint32_t i = 0; i < fleet.program->n_ops; i++)
+    for (uint32_t i = 0; i < fleet.program->n_ops; i++) {
+        const struct program_op *op = &fleet.program->ops[i];
+        uint32_t n_units = op->opcode == PROGRAM_EXPERTS ? s->n_rows * op->route.n_used : 1;
         for (uint32_t j = 0; j < 3; j++)
             if (fleet.taken[i][j].supers)
-                walk_check_taken(&fleet.taken[i][j], walk_runs(s, &fleet.program->ops[i]), i);
+                walk_check_taken(&fleet.taken[i][j], walk_runs(s, op) ? n_units : 0, i);
+    }
 }
 
 /* Goes on until the word has the value, or until no block moves. */
@@ -385,10 +467,11 @@ static const char *fleet_run(const struct walk_step *steps, uint32_t n_steps)
 static void walk_check_out(uint32_t index)
 {
     const struct program_op *op = &fleet.program->ops[index];
+    uint32_t n_used = op->opcode == PROGRAM_EXPERTS ? op->route.n_used : 0; /* of the only row */
     for (uint32_t j = 0, at = 0; j < (op->epilogue == PROGRAM_SWIGLU ? 1 : op->n_weights); j++) {
         const struct decoder_matrix *m = &fleet.matrices[op->weight[j]];
         float sum = (float)m->n_supers, want = op->epilogue == PROGRAM_SWIGLU ? arith_silu(sum) * sum : sum;
-        for (uint32_t i = 0; i < m->n; i++, at++)
+        for (uint32_t i = 0; i < (n_used ? n_used * op->n[j] : m->n); i++, at++)
             walk_expect(fleet.out[index][at] == want, "op %u matrix %u: row %u is %g, not %g", index, j, i,
                         (double)fleet.out[index][at], (double)want);
         walk_expect(j + 1 < op->n_weights || fleet.out[index][at] == 0, "op %u: a row too many", index);
@@ -403,7 +486,7 @@ static const char *fleet_finish(void)
     for (uint32_t i = 0; i < fleet.program->n_ops; i++) {
         const struct program_op *op = &fleet.program->ops[i];
         size_t n = TILE_ROWS; /* more than belongs there */
-        for (uint32_t j = 0; op->opcode == PROGRAM_MATMUL && j < op->n_weights; j++)
+        for (uint32_t j = 0; fleet.taken[i][0].supers && j < op->n_weights; j++)
             n += fleet.matrices[op->weight[j]].n;
         fleet.out[i] = walk_alloc(n, sizeof **fleet.out);
     }
@@ -411,7 +494,7 @@ static const char *fleet_finish(void)
     fleet_run_until(&fleet.counters[(fleet.program->n_ops - 1) * DECODER_PHASES * DECODER_LINE],
                     fleet.words.n_blocks);
     for (uint32_t i = 0; i < fleet.program->n_ops; i++) {
-        if (fleet.program->ops[i].opcode == PROGRAM_MATMUL)
+        if (fleet.taken[i][0].supers)
             walk_check_out(i);
         free(fleet.out[i]);
     }

@@ -67,17 +67,11 @@ struct golden {
  * refuses them by name. */
 static inline bool golden_is_cpu_only(const char *name)
 {
-    static const char *const parts[] = {"moe", "gptoss", "deepseek2", "gemma4-e", "qwen35", "qwen3next"};
+    static const char *const parts[] = {"deepseek2", "gemma4-e", "qwen35", "qwen3next"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strstr(name, parts[i]))
             return true;
     return false;
-}
-
-/* True for a mixture of experts that cuda runs node by node, not yet in the persistent decoder. */
-static inline bool golden_is_of_nodes(const char *name)
-{
-    return (strstr(name, "moe") && !strstr(name, "qwen35")) || strstr(name, "gptoss");
 }
 
 /* The directory of all golden files, or NULL when it is not here: then the test prints its SKIP line. */

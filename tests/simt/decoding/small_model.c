@@ -12,7 +12,8 @@ enum {
     W_K,
     W_V,
     W_O,
-    W_GATE,
+    W_ROUTER,
+    W_GATE, /* of all experts */
     W_UP,
     W_DOWN,
     N_MATRICES,
@@ -21,17 +22,20 @@ enum {
     V_HEAD,
     V_QUERY, /* of a head, */
     V_KEY,
-    V_BIAS, /* of q */
+    V_BIAS,    /* of q, */
+    V_EXPERTS, /* of each expert's gate */
     V_UNUSED,
     M_COSINES = SMALL_WEIGHTS,
     M_SINES,
     N_MEMORIES,
 };
 
-#define EMBD  64
-#define FFN   96
-#define HEADS 2
-#define DIM   32
+#define EMBD    64
+#define EXPERTS 4
+#define USED    2  /* of them, by a row */
+#define FFN     32 /* of an expert */
+#define HEADS   2
+#define DIM     32
 
 static const struct {
     uint32_t type, n, k;
@@ -41,9 +45,10 @@ static const struct {
     [W_K] = {QUANT_F16, DIM, EMBD},
     [W_V] = {QUANT_Q4_0, DIM, EMBD},
     [W_O] = {QUANT_Q8_0, EMBD, HEADS *DIM},
-    [W_GATE] = {QUANT_Q4_1, FFN, EMBD},
-    [W_UP] = {QUANT_Q5_1, FFN, EMBD},
-    [W_DOWN] = {QUANT_Q8_0, EMBD, FFN},
+    [W_ROUTER] = {QUANT_F16, EXPERTS, EMBD},
+    [W_GATE] = {QUANT_Q4_1, EXPERTS *FFN, EMBD},
+    [W_UP] = {QUANT_Q5_1, EXPERTS *FFN, EMBD},
+    [W_DOWN] = {QUANT_Q8_0, EXPERTS *EMBD, FFN},
 };
 
 static void *take(struct small_model *m, uint32_t i, size_t size)
@@ -116,6 +121,44 @@ static void add_branch(struct small_model *m)
     op->weight[0] = PROGRAM_NONE;
 }
 
+static void add_route(struct small_model *m)
+{
+    program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_CHOICE, PROGRAM_STORE, W_ROUTER, 1)
+        ->gain = V_FFN;
+    struct program_op *op = program_add(m->program, PROGRAM_ROUTE, PROGRAM_CHOICE, PROGRAM_CHOICE);
+    op->route = (struct route_rule){.n_experts = EXPERTS,
+                                    .n_used = USED,
+                                    .n_groups = 1,
+                                    .n_groups_used = 1,
+                                    .gating = ROUTE_SOFTMAX,
+                                    .normalise = 1,
+                                    .scale = 1};
+    op->bias[0] = op->weight[0] = PROGRAM_NONE;
+    op->out_col[0] = EXPERTS;
+}
+
+static struct program_op *add_experts(struct small_model *m, uint32_t in, uint32_t out, uint32_t epilogue,
+                                      uint32_t first, uint32_t n)
+{
+    struct program_op *op = program_add_product(m->program, m->matrices, in, out, epilogue, first, n);
+    op->opcode = PROGRAM_EXPERTS;
+    op->route.n_experts = EXPERTS;
+    op->route.n_used = USED;
+    op->gate_col = EXPERTS;
+    for (uint32_t i = 0; i < n; i++)
+        op->n[i] /= EXPERTS;
+    return op;
+}
+
+static void add_mixture(struct small_model *m)
+{
+    add_route(m);
+    struct program_op *op = add_experts(m, PROGRAM_X, PROGRAM_H, PROGRAM_SWIGLU, W_GATE, 2);
+    op->gain = V_FFN;
+    op->bias[0] = V_EXPERTS;
+    add_experts(m, PROGRAM_H, PROGRAM_X, PROGRAM_RESIDUAL, W_DOWN, 1);
+}
+
 static void add_ops(struct small_model *m)
 {
     struct program *p = m->program;
@@ -127,9 +170,7 @@ static void add_ops(struct small_model *m)
     add_attend(m);
     program_add_product(m->program, m->matrices, PROGRAM_ATTN, PROGRAM_BRANCH, PROGRAM_STORE, W_O, 1);
     add_branch(m);
-    program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_H, PROGRAM_SWIGLU, W_GATE, 2)->gain =
-        V_FFN;
-    program_add_product(m->program, m->matrices, PROGRAM_H, PROGRAM_X, PROGRAM_RESIDUAL, W_DOWN, 1);
+    add_mixture(m);
     struct program_op *head =
         program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_LOGITS, PROGRAM_STORE, W_EMBED, 1);
     head->flags = PROGRAM_HEAD;
@@ -141,11 +182,9 @@ static void add_ops(struct small_model *m)
 
 void small_model_open(struct small_model *m)
 {
-    static const uint32_t widths[PROGRAM_LOGITS] = {[PROGRAM_X] = EMBD,
-                                                    [PROGRAM_QKV] = (HEADS + 2) * DIM,
-                                                    [PROGRAM_ATTN] = HEADS * DIM,
-                                                    [PROGRAM_H] = FFN,
-                                                    [PROGRAM_BRANCH] = EMBD};
+    static const uint32_t widths[PROGRAM_LOGITS] = {
+        [PROGRAM_X] = EMBD,       [PROGRAM_QKV] = (HEADS + 2) * DIM,     [PROGRAM_ATTN] = HEADS * DIM,
+        [PROGRAM_H] = USED * FFN, [PROGRAM_CHOICE] = EXPERTS + 2 * USED, [PROGRAM_BRANCH] = EMBD};
     *m = (struct small_model){.layout = {1, 1, DIM, KV_F16}};
     struct program *p = m->program = calloc(1, sizeof *p + 16 * sizeof *p->ops);
     if (!p)
@@ -173,6 +212,7 @@ void small_model_open(struct small_model *m)
     vector(m, V_QUERY, DIM);
     vector(m, V_KEY, DIM);
     vector(m, V_BIAS, HEADS * DIM);
+    vector(m, V_EXPERTS, EXPERTS * FFN);
     angles(m);
     add_ops(m);
 }

@@ -1,7 +1,7 @@
 /* product_walk.c - runs the products of a program, one op after the other as in the persistent decoder,
  * without the I/O warp and everything else. The program has MATMUL ops only; `steps` is the step, in device
  * memory. */
-#include "matmul/product.h"
+#include "experts/product_op.h"
 
 #define PRODUCT_WALK_THREADS 480 /* a number, which the PTX needs */
 _Static_assert(PRODUCT_WALK_THREADS == DECODER_MAX_CREW + SIMT_LANES, "the I/O warp is one more");
@@ -30,7 +30,7 @@ SIMT_INLINE void consume(const struct decoder_args *args, struct walk *w)
         w->op = &w->program->ops[w->index];
         w->plan = &plan[w->index];
         w->n_rows = w->op->flags & PROGRAM_HEAD ? w->step->n_logits : w->step->n_rows;
-        if (!product_op(w))
+        if (!product_op(w, false))
             return;
         walk_signal_counter(w, w->index * DECODER_PHASES);
         w->before = w->index * DECODER_PHASES;

@@ -40,7 +40,7 @@ static const struct device {
 
 struct model {
     struct program *program;
-    struct decoder_matrix matrices[8];
+    struct decoder_matrix matrices[16];
     uint32_t n_matrices;
     uint64_t state;
     uint32_t type; /* of all matrices; TILE_NONE: mixed */
@@ -90,7 +90,7 @@ static struct program_op *add_product(struct model *m, uint32_t epilogue, uint32
 static void open_model(struct model *m, const struct shape *s, uint32_t type, uint64_t seed)
 {
     *m = (struct model){.state = seed, .type = type};
-    m->program = calloc(1, sizeof *m->program + 32 * sizeof *m->program->ops);
+    m->program = calloc(1, sizeof *m->program + 40 * sizeof *m->program->ops);
     cr_assert(m->program);
     uint32_t q = s->n_heads * s->head_dim, kv = s->n_kv_heads * s->head_dim;
     uint32_t qkv = add_matrix(m, q, s->n_embd);
@@ -106,6 +106,55 @@ static void open_model(struct model *m, const struct shape *s, uint32_t type, ui
         add_product(m, PROGRAM_RESIDUAL, o, 1);
         add_product(m, PROGRAM_SWIGLU, gate, 2);
         add_product(m, PROGRAM_RESIDUAL, down, 1);
+    }
+    add_product(m, PROGRAM_STORE, head, 1)->flags = PROGRAM_HEAD;
+    add_op(m, PROGRAM_SAMPLE)->flags = PROGRAM_HEAD;
+}
+
+/* Mixtures of experts, and a dense expert beside them: a row's experts have rarely as many groups as there
+ * are blocks. */
+static const struct mixture_shape {
+    uint32_t n_embd, n_ff, n_experts, n_used;
+} mixtures[] = {{2048, 768, 128, 8}, {2880, 2880, 32, 4}, {256, 160, 8, 3}, {64, 16, 2, 1}, {512, 304, 5, 5}};
+#define N_MIXTURES (sizeof mixtures / sizeof *mixtures)
+
+static struct program_op *add_experts(struct model *m, const struct mixture_shape *s, uint32_t epilogue,
+                                      uint32_t first, uint32_t n)
+{
+    struct program_op *op = add_product(m, epilogue, first, n);
+    op->opcode = PROGRAM_EXPERTS;
+    op->gate_col = s->n_experts;
+    op->route.n_experts = (uint16_t)s->n_experts;
+    op->route.n_used = (uint16_t)s->n_used;
+    for (uint32_t i = 0; i < n; i++) {
+        op->n[i] = m->matrices[first + i].n / s->n_experts;
+        op->out_col[i] = 0;
+    }
+    return op;
+}
+
+static void open_mixture(struct model *m, const struct mixture_shape *s, uint32_t type, uint64_t seed)
+{
+    *m = (struct model){.state = seed, .type = type};
+    m->program = calloc(1, sizeof *m->program + 40 * sizeof *m->program->ops);
+    cr_assert(m->program);
+    m->program->row_floats = s->n_experts + 2 * s->n_used;
+    uint32_t router = add_matrix(m, s->n_experts, s->n_embd);
+    uint32_t gate = add_matrix(m, s->n_experts * s->n_ff, s->n_embd);
+    add_matrix(m, s->n_experts * s->n_ff, s->n_embd);
+    uint32_t down = add_matrix(m, s->n_experts * s->n_embd, s->n_ff);
+    uint32_t shared = add_matrix(m, s->n_ff, s->n_embd);
+    add_matrix(m, s->n_ff, s->n_embd);
+    uint32_t out = add_matrix(m, s->n_embd, s->n_ff), head = add_matrix(m, 512, s->n_embd);
+    add_op(m, PROGRAM_EMBED)->weight[0] = head;
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        add_product(m, PROGRAM_STORE, router, 1);
+        add_op(m, PROGRAM_ROUTE);
+        add_experts(m, s, PROGRAM_SWIGLU, gate, 2);
+        if (s->n_used > 1)
+            add_product(m, PROGRAM_SWIGLU, shared, 2);
+        add_experts(m, s, PROGRAM_RESIDUAL, down, 1);
+        add_product(m, PROGRAM_RESIDUAL, out, 1);
     }
     add_product(m, PROGRAM_STORE, head, 1)->flags = PROGRAM_HEAD;
     add_op(m, PROGRAM_SAMPLE)->flags = PROGRAM_HEAD;
@@ -201,7 +250,7 @@ Test(cuda_schedule, parts_of_shared_memory_do_not_overlap_and_the_ring_is_deep_e
             open_model(&m, &shapes[i], i % 2 ? TILE_Q4_K : TILE_NONE, i);
             open_plan(&p, &m, 132, devices[d].shared_bytes);
             const struct decoder_shared *s = &p.shared;
-            const uint32_t parts[][2] = {{s->mbarriers, s->n_stages * 16 + DECODER_GATE_BYTES},
+            const uint32_t parts[][2] = {{s->mbarriers, s->n_stages * 16 + DECODER_GATES_BYTES},
                                          {s->uses, p.n_counters * 4},
                                          {s->fold, s->fold_bytes},
                                          {s->work, DECODER_KEPT_BYTES + s->work_bytes},
@@ -320,6 +369,58 @@ Test(cuda_schedule, every_row_of_a_matrix_gets_the_sum_of_its_super_blocks, .tim
         walk(&m, 132, &devices[2], FINISHING);
         free(m.program);
     }
+}
+
+Test(cuda_schedule, of_a_mixture_every_chosen_expert_is_fetched_and_finished_once_for_each_row,
+     .timeout = 1200)
+{
+    for (uint32_t i = 0; i < N_MIXTURES; i += SHAPE_STEPS) {
+        struct model m;
+        open_mixture(&m, &mixtures[i], TILE_NONE, i);
+        for (uint32_t n_blocks = 1; n_blocks <= MAX_BLOCKS; n_blocks += 1 + n_blocks / 3)
+            walk(&m, n_blocks, &devices[n_blocks % N_DEVICES], n_blocks % 2 ? SHALLOW : AS_PLANNED);
+        walk(&m, 5, &devices[i % N_DEVICES], FINISHING);
+        walk(&m, 132, &devices[2], FINISHING);
+        free(m.program);
+    }
+}
+
+/* A row's experts are one round of groups after the other, as those of one product would be. */
+Test(cuda_schedule, the_experts_of_a_row_load_the_blocks_alike)
+{
+    for (uint32_t i = 0; i < N_MIXTURES; i++) {
+        struct model m;
+        open_mixture(&m, &mixtures[i], TILE_NONE, i);
+        for (uint32_t n_blocks = 1; n_blocks <= MAX_BLOCKS; n_blocks++) {
+            struct plan p;
+            uint32_t load[MAX_BLOCKS] = {0};
+            open_plan(&p, &m, n_blocks, devices[n_blocks % N_DEVICES].shared_bytes);
+            for (uint32_t o = 0; o < m.program->n_ops; o++) {
+                const struct program_op *op = &m.program->ops[o];
+                struct schedule_op s = p.ops[o];
+                for (uint32_t u = 0; u < (op->opcode == PROGRAM_EXPERTS ? op->route.n_used : 1u); u++) {
+                    count_load(&s, n_blocks, load);
+                    s.first_block = (s.first_block + s.n_groups) % n_blocks;
+                }
+                cr_assert_leq(imbalance(load, n_blocks), 1, "after op %u", o);
+            }
+            plan_close(&p);
+        }
+        free(m.program);
+    }
+}
+
+Test(cuda_schedule, experts_whose_rows_are_no_whole_tiles_are_refused)
+{
+    static const struct mixture_shape odd = {64, 40, 4, 2};
+    const struct plan_device device = {4, 64, 227 * 1024};
+    struct model m;
+    struct plan p;
+    struct error err = {0};
+    open_mixture(&m, &odd, TILE_NONE, 0);
+    cr_assert_eq(plan_open(&p, m.program, m.matrices, &device, &err), -ENOTSUP);
+    cr_assert(strstr(err.text, "experts of 40 rows; cuda supports multiples of 16"), "%s", err.text);
+    free(m.program);
 }
 
 Test(cuda_schedule, an_attention_takes_up_the_plan_of_the_one_before_if_both_are_of_one_kind)
