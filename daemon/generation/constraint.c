@@ -1,6 +1,7 @@
 #include "constraint.h"
 #include "generation.h"
 #include "grammar/matcher.h"
+#include "sampler/banned.h"
 #include "schema/schema.h"
 #include "schema/tool_grammar.h"
 #include "toolcall/toolcall_writing.h"
@@ -78,20 +79,31 @@ static int read_choice(struct field_reader *r, const struct field *f, const json
     return ask(r, f->name, CONSTRAINT_CHOICE, value);
 }
 
-static int read_banned(struct field_reader *r, const struct field *f, const json_t *value)
+static int read_strings(struct field_reader *r, const struct field *f, const json_t *value,
+                        enum constraint_kind kind)
 {
     size_t n = json_array_size(value);
-    if (!json_is_array(value) || n > CONSTRAINT_MAX_BANNED)
+    if (!json_is_array(value) || n > BANNED_MAX_STRINGS)
         return api_invalid(r->err, f->name, "%s must be an array of at most %d strings", f->name,
-                           CONSTRAINT_MAX_BANNED);
+                           BANNED_MAX_STRINGS);
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_array_get(value, i);
         size_t len = json_string_length(item);
-        if (!len || len > CONSTRAINT_MAX_BANNED_BYTES || strlen(json_string_value(item)) != len)
+        if (!len || len > BANNED_MAX_BYTES || strlen(json_string_value(item)) != len)
             return api_invalid(r->err, f->name, "%s may have strings of 1 to %d bytes without NUL (got %s)",
-                               f->name, CONSTRAINT_MAX_BANNED_BYTES, field_got(item));
+                               f->name, BANNED_MAX_BYTES, field_got(item));
     }
-    return n ? ask(r, f->name, CONSTRAINT_WITHOUT, value) : 0;
+    return n ? ask(r, f->name, kind, value) : 0;
+}
+
+static int read_banned(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    return read_strings(r, f, value, CONSTRAINT_BANNED);
+}
+
+static int read_bad_words(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    return read_strings(r, f, value, CONSTRAINT_WITHOUT);
 }
 
 static int read_object(struct field_reader *r, const struct field *f, const json_t *value)
@@ -157,7 +169,7 @@ const struct field constraint_fields[] = {
     {.name = "guided_grammar", .kind = FIELD_CUSTOM, .read = read_grammar},
     {.name = "ebnf", .kind = FIELD_CUSTOM, .read = read_grammar}, /* SGLang's name */
     {.name = "banned_strings", .kind = FIELD_CUSTOM, .read = read_banned},
-    {.name = "bad_words", .kind = FIELD_CUSTOM, .read = read_banned},
+    {.name = "bad_words", .kind = FIELD_CUSTOM, .read = read_bad_words},
     {.name = "guided_decoding_backend", .kind = FIELD_IGNORED},
     {.name = "structured_outputs", .kind = FIELD_CUSTOM, .read = read_structured},
     {0},
@@ -440,7 +452,7 @@ static int compile_schema(struct grammar **out, const struct generation *g, json
 static int compile_without(struct grammar **out, const struct generation *g, struct error *err)
 {
     const json_t *list = g->p.constraint.value;
-    const char *texts[CONSTRAINT_MAX_BANNED];
+    const char *texts[BANNED_MAX_STRINGS];
     size_t n = json_array_size(list);
     struct tool_grammar_options o = {
         .format = g->p.format, .is_control = is_control, .context = g->model->constraints};
@@ -551,6 +563,11 @@ static bool has_tool(const struct toolcall_tools *tools, const char *name)
     return false;
 }
 
+static bool forbids_strings(const struct constraint *c)
+{
+    return c->kind == CONSTRAINT_WITHOUT || c->kind == CONSTRAINT_BANNED;
+}
+
 static bool has_strict_tool(const json_t *list)
 {
     for (size_t i = 0; i < json_array_size(list); i++)
@@ -560,14 +577,14 @@ static bool has_strict_tool(const json_t *list)
 }
 
 /* Calls that may come are bound from their opening on where a tool is strict. A text that has another
- * constraint can hold no call, but for one without banned strings. */
+ * constraint can hold no call, but for one without some strings. */
 static int bind_calls(struct generation *g, struct api_error *err)
 {
     struct params *p = &g->p;
     bool held = g->model->constraints && p->format && toolcall_writing_of(p->format);
     if (!held || !p->tools.n || !has_strict_tool(p->tool_list))
         return 0;
-    if (p->constraint.kind == CONSTRAINT_WITHOUT)
+    if (forbids_strings(&p->constraint))
         return api_invalid(err, p->constraint.field, "%s cannot be combined with a strict tool",
                            p->constraint.field);
     if (p->constraint.kind == CONSTRAINT_NONE)
@@ -581,7 +598,7 @@ static int force_calls(struct generation *g, struct api_error *err)
     struct params *p = &g->p;
     if (!p->choice.forced)
         return bind_calls(g, err);
-    if (p->constraint.kind == CONSTRAINT_WITHOUT)
+    if (forbids_strings(&p->constraint))
         return api_invalid(err, p->constraint.field,
                            "%s cannot be combined with a tool_choice that forces a call",
                            p->constraint.field);
@@ -603,20 +620,54 @@ int constraint_prepare(struct generation *g, struct api_error *err)
         return 0;
     if (!g->model->constraints)
         return api_invalid(err, c->field, "%s: the backend cannot constrain texts", c->field);
-    if (!g->grammar &&
+    if (c->kind != CONSTRAINT_BANNED && !g->grammar &&
         find_or_compile(g, err) < 0) /* a second preparation reads the fields, not the grammar */
         return -1;
-    if (g->effort == EFFORT_LOOP) /* a matcher begins with a search, even in a short grammar */
+    if (g->effort == EFFORT_LOOP) /* a matcher begins with a search, even in a short grammar; the vocabulary
+                                     is searched for banned strings */
         return generation_exceeded(g);
-    if (c->kind != CONSTRAINT_WITHOUT) { /* a text whose grammar has ended ends */
+    if (!forbids_strings(c)) { /* a text whose grammar has ended ends */
         g->p.ignore_eos = false;
         g->p.min_tokens = 0;
     }
     return 0;
 }
 
+/* A mark of the request's format has no text: it stays possible in a chat. */
+static const char *reply_piece(const void *context, int32_t token, uint32_t *len)
+{
+    const struct generation *g = context;
+    const struct tokenizer *t = g->model->tokenizer;
+    struct tokenizer_piece p = tokenizer_piece(t, token, false);
+    const char *mark;
+    bool is_user = p.len && (tokenizer_attr(t, token) & TOKEN_USER);
+    for (size_t i = 0; is_user && g->p.format && (mark = toolcall_format_mark(g->p.format, i)); i++)
+        if (strlen(mark) == p.len && !memcmp(mark, p.s, p.len))
+            return NULL;
+    *len = p.len;
+    return p.s;
+}
+
+/* The choices of a request share the strings. */
+static int begin_banned(struct generation *g, struct engine_request *e, struct api_error *err)
+{
+    const json_t *list = g->p.constraint.value;
+    const char *texts[BANNED_MAX_STRINGS];
+    uint32_t n = (uint32_t)json_array_size(list);
+    for (uint32_t i = 0; i < n; i++)
+        texts[i] = json_string_value(json_array_get(list, i));
+    if (e == &g->choices->e)
+        g->banned =
+            banned_strings_open(g->arena, texts, n, tokenizer_n_vocab(g->model->tokenizer), reply_piece, g);
+    if (g->banned)
+        e->banned = banned_open(g->arena, g->banned, e->chain != NULL);
+    return e->banned ? 0 : api_out_of_memory(err);
+}
+
 int constraint_begin(struct generation *g, struct engine_request *e, struct api_error *err)
 {
+    if (g->p.constraint.kind == CONSTRAINT_BANNED)
+        return begin_banned(g, e, err);
     if (!g->grammar)
         return 0;
     e->vocabulary = g->model->constraints->vocabulary;

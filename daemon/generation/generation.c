@@ -389,9 +389,12 @@ static void fail_stuck(struct generation *g)
     for (uint32_t i = 0; i < g->n_choices; i++) {
         const struct matcher *m = g->choices[i].e.constraint;
         struct api_error e = {0};
-        if (g->choices[i].e.finish != ENGINE_STUCK || !matcher_has_failed(m))
+        if (g->choices[i].e.finish != ENGINE_STUCK || (m && !matcher_has_failed(m)))
             continue;
-        if (matcher_is_ambiguous(m))
+        if (!m)
+            api_invalid(&e, field, "%s: no text without them was found, however often tokens were withdrawn",
+                        field);
+        else if (matcher_is_ambiguous(m))
             api_invalid(&e, field, "%s: too ambiguous, too many alternatives at once", field);
         else
             api_out_of_memory(&e);

@@ -190,13 +190,14 @@ struct generation {
     enum generation_state state;
     enum request_outcome outcome;
     enum generation_effort effort;
-    struct grammar *grammar; /* of a constrained text; NULL: any text */
-    bool shares_grammar;     /* it counts what the grammar holds */
-    bool exceeded;           /* its preparation exceeded what `effort` allows, and left nothing */
-    bool cancelled;          /* by the client's leaving, a drain's end, ... */
-    bool refused;            /* before it ran the server stopped taking work: 503, as its state says */
-    bool outgrown;           /* cancelled, as its grammar had no room in body_memory */
-    bool abandoned;          /* answered with an error while the engine, which is stuck, still has it */
+    struct grammar *grammar;       /* of a constrained text; NULL: any text */
+    struct banned_strings *banned; /* of its texts; NULL: none */
+    bool shares_grammar;           /* it counts what the grammar holds */
+    bool exceeded;                 /* its preparation exceeded what `effort` allows, and left nothing */
+    bool cancelled;                /* by the client's leaving, a drain's end, ... */
+    bool refused;                  /* before it ran the server stopped taking work: 503, as its state says */
+    bool outgrown;                 /* cancelled, as its grammar had no room in body_memory */
+    bool abandoned;                /* answered with an error while the engine, which is stuck, still has it */
 
     char id[ID_RANDOM + 16];
     int64_t created; /* Unix seconds */

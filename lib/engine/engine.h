@@ -28,7 +28,10 @@
  * flight, and the steps beside it wait for its token. Where its grammar leaves one way for several bytes,
  * their tokens are its drafts.
  *
- * A request with a chain of filters, and a constrained one where the backend takes no masks, is sampled
+ * A text without some strings (`banned`) gets masks, too. Its tokens are published when they cannot be
+ * withdrawn any more; until then its pages are its own.
+ *
+ * A request with a chain of filters, and a masked one where the backend takes no masks, is sampled
  * between steps, by any thread of the decoder's team, from logits that the decoder exports. It too has one
  * step in flight and no drafts.
  *
@@ -55,6 +58,7 @@ struct engine;
 struct prefix_disk;
 struct tokenizer;
 struct matcher;
+struct banned;
 struct vocabulary;
 struct sampler_chain;
 
@@ -125,6 +129,8 @@ struct engine_request {
      * the request is terminal; NULL: any text. */
     struct matcher *constraint;
     const struct vocabulary *vocabulary;
+    struct banned *banned; /* strings that the text must not contain, with no token taken, which the engine's
+                              thread uses until the request is terminal; NULL: none. Not with a constraint. */
     /* Filters that the decoder lacks (sampler_chain.h), at their beginning: the engine's thread or one of the
      * decoder's team samples with them, from the decoder's logits, and the engine has their state until the
      * request is terminal; NULL: none. */

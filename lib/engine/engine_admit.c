@@ -1,6 +1,7 @@
 /* engine_admit.c - admission: queues new requests, and moves requests from the queue into slots, in order,
  * once pages for all their tokens are reserved. */
 #include "engine_spill.h"
+#include "sampler/banned.h"
 
 #include <assert.h>
 
@@ -76,6 +77,8 @@ static struct sequence *seat(struct engine *e, struct engine_request *r, uint32_
                                       .backup = SNAPSHOT_NONE,
                                       .restore_snapshot = SNAPSHOT_NONE};
     r->slot = slot;
+    if (r->banned)
+        banned_begin(r->banned, e->max_rows, r->max_tokens);
     r->started_ns = now_ns;
     e->n_live++;
     return &e->seqs[slot];

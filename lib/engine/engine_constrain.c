@@ -1,7 +1,8 @@
-/* engine_constrain.c - requests whose text must stay in a language: the mask of the next token, and when it
- * is known. */
+/* engine_constrain.c - requests whose text must stay in a language, or has banned strings: the mask of the
+ * next token, and when it is known. */
 #include "engine_private.h"
 #include "grammar/matcher.h"
+#include "sampler/banned.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -39,7 +40,7 @@ void engine_constrain_close(struct engine *e)
 /* True if the mask of its next token is known to be needed, and not made yet. */
 static bool wants_mask(const struct sequence *q)
 {
-    return q->r && q->r->constraint && !q->masked && q->n_samples < q->r->max_tokens &&
+    return q->r && engine_is_masked(q->r) && !q->masked && q->n_samples < q->r->max_tokens &&
            !engine_token_waits(q);
 }
 
@@ -62,7 +63,10 @@ static void make_part(struct engine *e, uint32_t slot)
     struct sequence *q = &e->seqs[slot];
     struct engine_request *r = q->r;
     uint32_t n = 0;
-    if (q->n_taken < atomic_load_explicit(&r->n_out, memory_order_relaxed))
+    if (r->banned) {
+        n = banned_mask(r->banned, mask_of(e, slot), e->n_vocab, r->chain);
+        q->masked = true;
+    } else if (q->n_taken < atomic_load_explicit(&r->n_out, memory_order_relaxed))
         q->masked = !matcher_token(r->constraint, r->vocabulary, r->out[q->n_taken++].token);
     else
         q->masked = matcher_mask_part(r->constraint, r->vocabulary, mask_of(e, slot), MASK_PART, &n);

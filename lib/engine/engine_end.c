@@ -89,6 +89,8 @@ void engine_end(struct engine *e, struct sequence *q, enum engine_finish finish,
 {
     struct engine_request *r = q->r;
     assert(r && q == &e->seqs[r->slot] && e->n_live > 0);
+    if (r->banned) /* what is held back is no part of a banned string any more */
+        engine_publish_text(e, r, engine_n_text(r), now_ns);
     q->r = NULL;
     e->n_live--;
     end_choices(e, r->slot, finish, now_ns);

@@ -1,13 +1,13 @@
 /* engine_private.h - the engine's state, shared by its parts: engine.c (the thread and its rounds),
  * engine_mailbox.c (the state that threads share), engine_admit.c (queue to slot), engine_fork.c (choices of
- * one prompt), engine_states.c (recurrent states), engine_step.c (slots to step, results to requests),
- * engine_end.c (ends of requests), engine_embed.c (vectors of prompts), engine_sample.c (tokens drawn by
- * chains of filters), engine_stats.c (figures), engine_speculate.c (drafts), engine_spill.c (pages to the
- * disk and back). Thread: engine only, except the fields guarded by `lock` and the atomics; and in
- * engine_sample_draw(), while the engine thread waits for it, the decoder's team, whose threads each write
- * the slots that they draw for: draws[], seqs[].drawing, seqs[].draw_ns and the state of the request's
- * chain. Memory: engine_open() allocates all; the system counts draw_logits and scratch once they are
- * used. */
+ * one prompt), engine_states.c (recurrent states), engine_banned.c (withdrawn tokens), engine_step.c (slots
+ * to step, results to requests), engine_end.c (ends of requests), engine_embed.c (vectors of prompts),
+ * engine_sample.c (tokens drawn by chains of filters), engine_stats.c (figures), engine_speculate.c (drafts),
+ * engine_spill.c (pages to the disk and back). Thread: engine only, except the fields guarded by `lock` and
+ * the atomics; and in engine_sample_draw(), while the engine thread waits for it, the decoder's team, whose
+ * threads each write the slots that they draw for: draws[], seqs[].drawing, seqs[].draw_ns and the state of
+ * the request's chain. Memory: engine_open() allocates all; the system counts draw_logits and scratch once
+ * they are used. */
 #pragma once
 #include "base/clock.h"
 #include "engine.h"
@@ -48,6 +48,7 @@ struct sequence {
     bool copies;        /* its first row needs a copy of page copy_from, and of its window page */
     uint32_t copy_from;
 
+    bool late; /* the cache has yet to accept the prompt's last token, whose row may be computed again */
     uint32_t n_known; /* positions below it have keys and values: their rows only advance the state */
     bool loads;       /* its first row follows the state of load_from */
     bool own_load;    /* load_from is a backup, which serves once */
@@ -212,18 +213,26 @@ static inline bool engine_reuses(const struct engine_request *r)
     return r->cache_prompt && !r->want_prompt_logprobs && !whole;
 }
 
+/* True if each of its tokens needs a mask. */
+static inline bool engine_is_masked(const struct engine_request *r)
+{
+    return r->constraint || r->banned;
+}
+
 /* True if the host draws its tokens. */
 static inline bool engine_draws(const struct engine *e, const struct engine_request *r)
 {
-    return r->chain || (r->constraint && e->masks_here);
+    return r->chain || (engine_is_masked(r) && e->masks_here);
 }
+
+/* The tokens of its text: those in n_out, and behind them those that are held back (engine_banned.c). */
+uint32_t engine_n_text(const struct engine_request *r);
 
 /* True if the next row needs the last token on the host, where it is not known yet: for the mask of a
  * constraint, or because the host draws it. */
 static inline bool engine_token_waits(const struct sequence *q)
 {
-    return (q->r->constraint || q->r->chain) &&
-           q->n_samples > atomic_load_explicit(&q->r->n_out, memory_order_relaxed);
+    return (engine_is_masked(q->r) || q->r->chain) && q->n_samples > engine_n_text(q->r);
 }
 
 /* engine_decodes: the next step may hold a row of it that samples a token: its mask is made. engine_prefills:
@@ -231,7 +240,7 @@ static inline bool engine_token_waits(const struct sequence *q)
 static inline bool engine_decodes(const struct sequence *q)
 {
     return q->r && q->n_rows >= q->r->n_prompt && q->n_samples < q->r->max_tokens && !engine_token_waits(q) &&
-           (!q->r->constraint || q->masked);
+           (!engine_is_masked(q->r) || q->masked);
 }
 
 static inline bool engine_prefills(const struct sequence *q)
@@ -285,6 +294,10 @@ void engine_states_fork(struct engine *e, uint32_t slot, uint32_t of, uint32_t f
 /* Hands the snapshots of the finished steps to the prefix cache, after their rows were accepted. */
 void engine_states_retire(struct engine *e);
 
+/* Call when rows of the slot's sequence are computed anew from q->n_rows on, and none is in flight: it goes
+ * on from an earlier state. */
+void engine_states_go_back(struct engine *e, uint32_t slot);
+
 /* engine_fork.c: true if the n choices can share pages; otherwise each computes the prompt by itself. Any
  * thread. */
 bool engine_can_fork(const struct engine *e, const struct engine_request *r, uint32_t n);
@@ -313,6 +326,17 @@ struct engine_news {                        /* posted by other threads */
 /* Collects the news. With `sleep` it first waits for them, without limit if `idle`, else for 20 ms at most.
  * Publishes `idle`. */
 struct engine_news engine_wait(struct engine *e, bool idle, bool sleep);
+
+/* engine_banned.c: publishes the first n tokens of a text whose tokens are held back, if there are
+ * more of them than before. */
+void engine_publish_text(struct engine *e, struct engine_request *r, uint32_t n, uint64_t now_ns);
+/* Takes the token that was drawn for a text with banned strings, which may shorten it. False: it goes back
+ * too often. */
+bool engine_banned_take(struct engine *e, struct sequence *q, int32_t token);
+/* The seed of its next draw. */
+uint64_t engine_seed(const struct engine_request *r);
+/* Those of the rows below `end` that will not be computed again. */
+uint32_t engine_final_rows(const struct engine_request *r, uint32_t end);
 
 /* engine_end.c: true if the token ends the text, which has `n` tokens before it. */
 bool engine_ends(const struct engine *e, const struct engine_request *r, int32_t token, uint32_t n);

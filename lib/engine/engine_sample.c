@@ -127,9 +127,11 @@ static void draw(const struct engine *e, uint32_t slot, const struct draw_scratc
     const uint32_t *mask = NULL;
     if (d->asked.mask)
         mask = e->masks + (size_t)(d->asked.mask - 1) * e->mask_words;
+    struct step_sampling set = r->sampling;
+    set.seed = engine_seed(r);
     struct sampler_input in = {.logits = logits,
                                .n_vocab = e->n_vocab,
-                               .set = &r->sampling,
+                               .set = &set,
                                .biases = r->biases,
                                .history = s->history,
                                .n_history = copy_history(r, index, s->history),

@@ -68,6 +68,17 @@ void engine_states_begin_again(struct engine *e, uint32_t slot)
     q->load_from = snapshot;
 }
 
+void engine_states_go_back(struct engine *e, uint32_t slot)
+{
+    struct sequence *q = &e->seqs[slot];
+    if (!e->recurrent)
+        return;
+    assert(q->backup == SNAPSHOT_NONE && !q->own_load); /* it has no drafts */
+    q->n_known = q->n_rows;
+    q->load_from = kv_cache_begin_again(e->kv, slot, &q->n_rows);
+    q->loads = q->load_from != SNAPSHOT_NONE;
+}
+
 /* True if the state behind the rows below `end` is to be kept. */
 static bool wants(const struct sequence *q, uint32_t end)
 {

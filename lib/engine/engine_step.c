@@ -3,6 +3,7 @@
  * within step_ms. When its results are there, its tokens become final, pages are published, requests end. */
 #include "engine_spill.h"
 #include "engine_speculate.h"
+#include "sampler/banned.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -20,8 +21,10 @@
  * decoder takes the largest, which costs it least. */
 static struct step_sampling settings_of(const struct engine_request *r)
 {
+    struct step_sampling s = r->sampling;
+    s.seed = engine_seed(r);
     if (!r->chain)
-        return r->sampling;
+        return s;
     return (struct step_sampling){.seed = r->sampling.seed, STEP_SAMPLING_NEUTRAL};
 }
 
@@ -40,8 +43,13 @@ static bool settings_fit(const struct step *s, const struct sequence *q)
            s->n_history + history_wanted(q) <= STEP_MAX_HISTORY;
 }
 
-/* Sends a new sequence's settings: sampling, biases, and the tokens of its prefix hit that penalties
- * count. */
+static int32_t known_token(const struct engine_request *r, uint32_t pos)
+{
+    return pos < r->n_prompt ? r->prompt[pos] : r->out[pos - r->n_prompt].token;
+}
+
+/* Sends the settings of a sequence that is new, or has gone back: sampling, biases, and the tokens before its
+ * next row that penalties count. */
 static void send_settings(struct step *s, struct sequence *q, uint32_t slot)
 {
     const struct engine_request *r = q->r;
@@ -53,8 +61,8 @@ static void send_settings(struct step *s, struct sequence *q, uint32_t slot)
                               .history_offset = s->n_history,
                               .sampling = settings_of(r)};
     out->sampling.bias_offset = s->n_biases;
-    if (n_history)
-        memcpy(s->history + s->n_history, r->prompt + q->n_rows - n_history, n_history * sizeof *s->history);
+    for (uint32_t i = 0; i < n_history; i++)
+        s->history[s->n_history + i] = known_token(r, q->n_rows - n_history + i);
     if (out->sampling.n_bias)
         memcpy(s->biases + s->n_biases, r->biases, out->sampling.n_bias * sizeof *s->biases);
     s->n_history += n_history;
@@ -106,12 +114,10 @@ static void send_copy(struct engine *e, struct sequence *q, uint32_t slot)
 static int32_t token_at(const struct engine *e, uint32_t slot, uint32_t pos)
 {
     const struct engine_request *r = e->seqs[slot].r;
-    if (pos < r->n_prompt)
-        return r->prompt[pos];
-    uint32_t index = pos - r->n_prompt, n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
-    if (index < n_out)
-        return r->out[index].token;
-    return engine_draft_length(e, slot) ? engine_draft_at(e, slot, index - n_out) : STEP_LAST_SAMPLED;
+    uint32_t n = r->n_prompt + engine_n_text(r);
+    if (pos < n)
+        return known_token(r, pos);
+    return engine_draft_length(e, slot) ? engine_draft_at(e, slot, pos - n) : STEP_LAST_SAMPLED;
 }
 
 static uint16_t ask_target(struct step *s, struct flight *f, const struct sequence *q, uint32_t slot)
@@ -139,8 +145,8 @@ static uint16_t ask_sample(struct engine *e, struct flight *f, struct sequence *
                                        .flags = flags,
                                        .n_top = (uint16_t)(r->want_logprobs ? r->n_top : 0)};
     /* A text that cannot go on is sampled without a mask and ends when the step retires. */
-    uint32_t n_out = atomic_load_explicit(&r->n_out, memory_order_relaxed);
-    uint32_t mask = !r->constraint ? 0 : index > n_out ? q->ahead + (index - n_out - 1) : q->mask;
+    uint32_t n_text = engine_n_text(r);
+    uint32_t mask = !engine_is_masked(r) ? 0 : index > n_text ? q->ahead + (index - n_text - 1) : q->mask;
     s->logits[i].mask = e->masks_here ? 0 : mask;
     q->masked = false;
     f->asked[i] = (struct asked){.slot = slot, .index = index, .target = false, .mask = mask};
@@ -173,7 +179,7 @@ static uint32_t add_rows(struct engine *e, struct flight *f, uint32_t slot, uint
     for (; fit < n; fit++) {
         enum wanted wanted = wanted_at(q, q->n_rows + fit);
         n_logits += wanted != NOTHING;
-        if (n_logits > STEP_MAX_LOGITS || (wanted == SAMPLE && q->r->constraint && !q->masked))
+        if (n_logits > STEP_MAX_LOGITS || (wanted == SAMPLE && engine_is_masked(q->r) && !q->masked))
             break;
     }
     if (fit == 0 || !engine_states_send(e, slot, fit))
@@ -462,12 +468,32 @@ static void take_target(struct engine_request *r, uint32_t index, const struct s
         take_tops(r->prompt_top + (size_t)index * r->n_prompt_top, result, r->n_prompt_top);
 }
 
+/* Takes the token of a text with banned strings. The token that ends a text is no part of it. */
+static void take_banned(struct engine *e, struct sequence *q, int32_t token, uint64_t now_ns)
+{
+    struct engine_request *r = q->r;
+    uint32_t index = engine_n_text(r);
+    bool ends = engine_ends(e, r, token, index);
+    if (ends) {
+        engine_publish_text(e, r, index + 1, now_ns);
+        engine_end(e, q, ENGINE_EOS, now_ns);
+        return;
+    }
+    if (!engine_banned_take(e, q, token)) {
+        engine_end(e, q, ENGINE_STUCK, now_ns);
+        return;
+    }
+    engine_publish_text(e, r, banned_n_final(r->banned), now_ns);
+    if (engine_n_text(r) == r->max_tokens)
+        engine_end(e, q, ENGINE_LENGTH, now_ns);
+}
+
 static void take_sample(struct engine *e, struct sequence *q, const struct asked *a,
                         const struct step_result *result, uint64_t now_ns)
 {
     struct engine_request *r = q->r;
     uint32_t index = a->index;
-    if (r->constraint &&
+    if (engine_is_masked(r) &&
         !engine_constrain_allows(e, a->mask, result->token)) { /* there was no mask: nothing may follow */
         engine_end(e, q, ENGINE_STUCK, now_ns);
         return;
@@ -475,6 +501,10 @@ static void take_sample(struct engine *e, struct sequence *q, const struct asked
     r->out[index] = (struct engine_token){result->token, r->want_logprobs ? result->logprob : 0.0f};
     if (r->want_logprobs && r->n_top)
         take_tops(r->top + (size_t)index * r->n_top, result, r->n_top);
+    if (r->banned) {
+        take_banned(e, q, result->token, now_ns);
+        return;
+    }
     if (index == 0)
         r->first_ns = now_ns;
     atomic_store_explicit(&r->n_out, index + 1, memory_order_release);
@@ -495,12 +525,18 @@ static void accept_rows(struct engine *e, struct sequence *q, uint32_t slot, uin
     uint32_t n_prompt = end < r->n_prompt ? end : r->n_prompt;
     if (q->n_done < n_prompt) {
         uint32_t known = q->n_known > q->n_done ? q->n_known : q->n_done; /* shared pages are accepted */
-        if (known < n_prompt)
-            kv_cache_accept(e->kv, slot, r->prompt + known, n_prompt - known);
+        q->late = r->banned && n_prompt == r->n_prompt;
+        if (known + q->late < n_prompt)
+            kv_cache_accept(e->kv, slot, r->prompt + known, n_prompt - known - q->late);
         if (!q->forked) /* forks share one prompt, which counts once */
             engine_count_tokens(e, now_ns, n_prompt - q->n_done, 0);
         q->n_done = n_prompt;
         e->room = true; /* a queued request may wait for these pages */
+    }
+    end = engine_final_rows(r, end);
+    if (q->late && end >= r->n_prompt) {
+        kv_cache_accept(e->kv, slot, r->prompt + r->n_prompt - 1, 1);
+        q->late = false;
     }
     for (; q->n_done < end; q->n_done++)
         kv_cache_accept(e->kv, slot, &r->out[q->n_done - r->n_prompt].token, 1);

@@ -376,7 +376,7 @@ static void begin(struct page_list *q, const struct kv_sequence *s, uint32_t n_r
 static void begin_with_snapshot(struct kv_cache *kv, struct page_list *q)
 {
     uint32_t n = q->n_pages;
-    while (n > 0 && kv->pages[q->pages[n - 1]].snapshot == NONE)
+    while (n > 0 && !(kv->pages[q->pages[n - 1]].published && kv->pages[q->pages[n - 1]].snapshot != NONE))
         n--;
     if (n == 0)
         return;

@@ -112,8 +112,8 @@ int kv_cache_add(struct kv_cache *kv, uint32_t seq, const struct kv_sequence *s,
 /* The snapshot with which the sequence begins, or SNAPSHOT_NONE, and *n_tokens that it has seen: a multiple
  * of 64, up to *n_cached; 0 without one. It is held by the sequence until kv_cache_end(). */
 uint32_t kv_cache_snapshot(const struct kv_cache *kv, uint32_t seq, uint32_t *n_tokens);
-/* Begins it anew with the last snapshot that its pages have by now; before its first row. Returns the same.
- */
+/* Begins it anew with the last snapshot that its published pages have by now; its own pages stay. Returns the
+ * same. */
 uint32_t kv_cache_begin_again(struct kv_cache *kv, uint32_t seq, uint32_t *n_tokens);
 /* Begins `seq`, which must not exist, as a future fork: reserves the pages that it needs beyond the (n_prompt
  * - 1) / 64 pages that it will share with a sequence of the same prompt. It acquires no page before

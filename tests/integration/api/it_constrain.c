@@ -241,19 +241,24 @@ Test(constrain, forced_names_are_drafted_and_the_text_is_the_same)
     }
 }
 
+/* Both fields; bad_words keeps what precedes a string, banned_strings goes back to where it began. */
 DAEMON_TEST(constrain, banned_strings_do_not_occur)
 {
+    static const char *const fields[] = {"bad_words", "banned_strings"};
 #define STORY "{\"prompt\":\"Once upon a time\",\"max_tokens\":120,\"seed\":%d%s}"
     static const char *const banned[] = {" little", "girl", "was a", "the", "."};
     int n_found = 0;
-    for (int seed = 0; seed < 6; seed++) {
-        char body[400];
+    for (int seed = 0; seed < 12; seed++) {
+        char body[400], with[200];
         snprintf(body, sizeof body, STORY, seed, "");
         json_t *plain = post_ok("/generate", body);
-        snprintf(body, sizeof body, STORY, seed, ",\"bad_words\":[\"xyzzy\",\"é\"]");
+        snprintf(with, sizeof with, ",\"%s\":[\"xyzzy\",\"é\"]", fields[seed % 2]);
+        snprintf(body, sizeof body, STORY, seed, with);
         json_t *same = post_ok("/generate", body);
-        snprintf(body, sizeof body, STORY, seed,
-                 ",\"ignore_eos\":true,\"banned_strings\":[\" little\",\"girl\",\"was a\",\"the\",\".\"]");
+        snprintf(with, sizeof with,
+                 ",\"ignore_eos\":true,\"%s\":[\" little\",\"girl\",\"was a\",\"the\",\".\"]",
+                 fields[seed % 2]);
+        snprintf(body, sizeof body, STORY, seed, with);
         json_t *without = post_ok("/generate", body);
         cr_assert_str_eq(json_text(plain, "text"), json_text(same, "text"));
         cr_assert_eq(json_number(without, "usage.completion_tokens"), 120);
@@ -265,13 +270,60 @@ DAEMON_TEST(constrain, banned_strings_do_not_occur)
         json_decref(same);
         json_decref(without);
     }
-    cr_assert_gt(n_found, 10, "the model writes them by itself");
+    cr_assert_gt(n_found, 20, "the model writes them by itself");
     expect_words(post("/generate", "{\"prompt\":\"a\",\"banned_strings\":\"x\"}"), 400, "invalid_request",
                  "banned_strings must be an array of at most 64 strings");
     expect_words(post("/generate", "{\"prompt\":\"a\",\"bad_words\":[\"\"]}"), 400, "invalid_request",
                  "bad_words may have strings of 1 to 128 bytes");
     expect_words(post("/generate", "{\"prompt\":\"a\",\"bad_words\":[\"b\"],\"regex\":\"a\"}"), 400,
                  "invalid_request", "one constraint is allowed");
+}
+
+/* "Once upon a time, there was a little girl": no event shows a part of what is withdrawn, equal seeds give
+ * equal texts, each choice its own, and what precedes the string is what the model writes without bans. */
+DAEMON_TEST(constrain, a_banned_string_is_withdrawn_before_the_client_sees_it)
+{
+#define WITHOUT                                                                                              \
+    "{\"prompt\":\"Once upon a time\",\"max_tokens\":60,\"ignore_eos\":true,%s"                              \
+    "\"banned_strings\":[\" there was a little girl\",\" a little boy\"]}"
+    char body[400];
+    struct events e = {0};
+    json_t *plain =
+        post_ok("/generate", "{\"prompt\":\"Once upon a time\",\"temperature\":0,\"max_tokens\":60}");
+    const char *found = strstr(json_text(plain, "text"), " there was a little girl");
+    cr_assert(found, "%s", json_text(plain, "text"));
+    snprintf(body, sizeof body, WITHOUT, "\"temperature\":0,");
+    json_t *whole = post_ok("/generate", body);
+    const char *text = json_text(whole, "text");
+    size_t n_before = (size_t)(found - json_text(plain, "text")), n_same = 0;
+    cr_assert_eq(strncmp(text, json_text(plain, "text"), n_before), 0, "%s", text);
+    cr_assert_neq(strncmp(text + n_before, " there", 6), 0, "it went back to where the string began: %s",
+                  text);
+    cr_assert_not(strstr(text, " a little boy"), "%s", text);
+    cr_assert_eq(json_number(whole, "usage.completion_tokens"), 60);
+    snprintf(body, sizeof body, WITHOUT, "\"temperature\":0,\"stream\":true,");
+    struct reply r = post("/generate", body);
+    events_read(&e, &r);
+    char *all = events_text(&e, "text");
+    cr_assert_str_eq(all, text);
+    free(all);
+    events_free(&e);
+    reply_free(&r);
+    snprintf(body, sizeof body, WITHOUT, "\"n\":3,\"temperature\":0.8,\"mirostat\":2,\"seed\":4,");
+    json_t *once = post_ok("/v1/completions", body), *again = post_ok("/v1/completions", body);
+    for (size_t i = 0; i < 3; i++) {
+        char at[32];
+        snprintf(at, sizeof at, "choices.%zu.text", i);
+        cr_assert_str_eq(json_text(once, at), json_text(again, at));
+        n_same += !strcmp(json_text(once, at), json_text(once, "choices.0.text"));
+        cr_assert_not(strstr(json_text(once, at), " a little boy"));
+        cr_assert_not(strstr(json_text(once, at), " there was a little girl"));
+    }
+    cr_assert_lt(n_same, 3);
+    json_decref(once);
+    json_decref(again);
+    json_decref(whole);
+    json_decref(plain);
 }
 
 DAEMON_TEST(constrain, a_format_holds_in_the_other_dialects)
