@@ -287,6 +287,50 @@ static int make_breakers(struct generation *g, struct sampling *s, struct api_er
     return 0;
 }
 
+static const char *marked_piece(const void *context, int32_t token, uint32_t *len)
+{
+    struct tokenizer_piece p = tokenizer_piece(context, token, true);
+    *len = p.len;
+    return p.s;
+}
+
+/* The longest token that spells the beginning of a text, or -1. */
+static int32_t longest_token(const struct tokenizer *t, const char *text, size_t n)
+{
+    for (; n > 0; n--) {
+        int32_t token = tokenizer_find(t, text, n);
+        struct tokenizer_piece p = token < 0 ? (struct tokenizer_piece){0} : tokenizer_piece(t, token, true);
+        if (p.len == n && !memcmp(p.s, text, n))
+            return token;
+    }
+    return -1;
+}
+
+/* Finds the tokens that go on behind any part of the mark: where the tokenizer cuts it, its own. */
+static int make_mark(const struct generation *g, const char *text, struct sampler_mark *out,
+                     struct api_error *err)
+{
+    const struct tokenizer *t = g->model->tokenizer;
+    struct sampler_tokens own;
+    uint32_t n = (uint32_t)strlen(text), at = 0;
+    int32_t *next = arena_array(g->arena, n, sizeof *next);
+    if (!next)
+        return api_out_of_memory(err);
+    if (encode(g, text, &own, err) < 0)
+        return -1;
+    for (uint32_t i = 0; i < n; i++)
+        next[i] = longest_token(t, text + i, n - i);
+    for (uint32_t i = 0; i < own.n && at < n; i++) {
+        struct tokenizer_piece p = tokenizer_piece(t, own.ids[i], true);
+        if (p.len == 0 || p.len > n - at || memcmp(p.s, text + at, p.len) != 0)
+            break; /* a blank in front, say */
+        next[at] = own.ids[i];
+        at += p.len;
+    }
+    *out = (struct sampler_mark){text, n, next};
+    return 0;
+}
+
 /* A model without marks of a reasoning has none to bound. */
 static int make_budget(struct generation *g, struct sampling *s, struct api_error *err)
 {
@@ -297,8 +341,11 @@ static int make_budget(struct generation *g, struct sampling *s, struct api_erro
         marks = toolcall_reasoning_of(f);
     if (!marks.open || !marks.close)
         return 0;
-    if (encode(g, marks.open, &b->open, err) < 0 || encode(g, marks.close, &b->close, err) < 0)
+    if (make_mark(g, marks.close, &b->close, err) < 0)
         return -1;
+    b->open = (struct sampler_mark){.text = marks.open, .n = (uint32_t)strlen(marks.open)};
+    b->piece = marked_piece;
+    b->context = g->model->tokenizer;
     b->on = b->close.n > 0;
     b->limit = (uint32_t)s->thinking_budget;
     b->begins_inside = g->p.prompt_end && toolcall_reasoning_is_open(f, g->p.prompt_end, g->p.prompt_end_len);

@@ -23,7 +23,7 @@ struct banned_strings {
     uint32_t n, n_vocab;
     struct banned_string *of; /* [n] */
     const uint32_t *within;   /* [n_vocab] bits: tokens whose own bytes contain a string */
-    banned_piece *piece;
+    sampler_piece *piece;
     const void *context;
 };
 
@@ -103,7 +103,7 @@ static bool find_within(struct arena *a, struct banned_strings *s)
 }
 
 struct banned_strings *banned_strings_open(struct arena *a, const char *const *strings, uint32_t n,
-                                           uint32_t n_vocab, banned_piece *piece, const void *context)
+                                           uint32_t n_vocab, sampler_piece *piece, const void *context)
 {
     struct banned_strings *s = arena_zalloc(a, sizeof *s);
     assert(n <= BANNED_MAX_STRINGS);

@@ -29,13 +29,10 @@
 struct banned_strings; /* constant once open; the texts of a request share them */
 struct banned;         /* one text */
 
-/* Returns the bytes of a token, which stay valid, and *len; NULL: it has none. */
-typedef const char *banned_piece(const void *context, int32_t token, uint32_t *len);
-
 /* Copies n strings of 1 to BANNED_MAX_BYTES bytes, and looks for them in the tokens of the vocabulary. NULL:
  * no memory. */
 struct banned_strings *banned_strings_open(struct arena *a, const char *const *strings, uint32_t n,
-                                           uint32_t n_vocab, banned_piece *piece, const void *context);
+                                           uint32_t n_vocab, sampler_piece *piece, const void *context);
 /* A text with no token. `chained`: a chain draws it, whose state goes back with the text. NULL: no memory. */
 struct banned *banned_open(struct arena *a, const struct banned_strings *s, bool chained);
 /* Limits what it holds back to so many tokens, and its withdrawals by the length that it may get. */

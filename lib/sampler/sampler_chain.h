@@ -20,8 +20,8 @@
  * same generator that belongs to no token, so switching it on does not move the noise. top_k, typical_p,
  * top_p and min_p are those of sampler.h, with integer masses, but typical_p's must exceed its share. Other
  * sums are doubles in a fixed order: the same inputs give the same token on every machine.
- * A reasoning that has `budget` tokens is closed: the tokens of its mark are forced, where no mask forbids
- * it.
+ * A reasoning that has `budget` tokens is closed: the tokens that spell the rest of its mark are forced,
+ * where no mask forbids it.
  *
  * Cost: a few passes over what is left for each filter; prefixes of an order are found by ranges, nothing is
  * sorted (151,936 tokens of flat logits, a Zen 4 core, AVX-512: 0.7 ms with no filter, 1 with most, 3.4 with
@@ -49,11 +49,23 @@ struct sampler_tokens { /* a sequence of tokens */
     uint32_t n;
 };
 
-/* The reasoning of a text: `limit` tokens at most behind `open`, then `close`. */
+/* Returns the bytes of a token, which stay valid, and *len; NULL: it has none. */
+typedef const char *sampler_piece(const void *context, int32_t token, uint32_t *len);
+
+struct sampler_mark {
+    const char *text;
+    uint32_t n;          /* bytes */
+    const int32_t *next; /* [n]: the token that goes on behind so many of its bytes, -1: there is none */
+};
+
+/* The reasoning of a text: `limit` tokens at most behind `open`, then `close`, each however it is cut into
+ * tokens. */
 struct sampler_budget {
     bool on, begins_inside; /* the prompt has opened it */
     uint32_t limit;
-    struct sampler_tokens open, close; /* close has one at least */
+    struct sampler_mark open, close; /* open has no `next`; close has one byte at least */
+    sampler_piece *piece;
+    const void *context;
 };
 
 struct sampler_chain {
@@ -77,7 +89,7 @@ struct sampler_chain {
     double mu;                             /* of mirostat */
     double adaptive_p, adaptive_n;         /* sums of decayed probabilities and of their weights */
     bool inside;                           /* the reasoning */
-    uint32_t n_inside, n_opened, n_closed; /* its tokens; tokens of the marks that have come in a row */
+    uint32_t n_inside, n_opened, n_closed; /* its tokens; bytes of the marks that end the text */
     bool forcing;
 };
 

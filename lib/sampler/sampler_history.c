@@ -155,15 +155,29 @@ int32_t chain_forced(const struct sampler_chain *c)
 {
     const struct sampler_budget *b = &c->budget;
     bool due = b->on && c->inside && (c->forcing || c->n_inside >= b->limit);
-    return due ? b->close.ids[c->n_closed] : -1;
+    return due ? b->close.next[c->n_closed] : -1;
 }
 
-/* The number of a mark's tokens that have come in a row, with this one. */
-static uint32_t matched(const struct sampler_tokens *mark, uint32_t n, int32_t token)
+/* The number of a mark's bytes that end the text with this byte; before it there were n. */
+static uint32_t mark_advance(const struct sampler_mark *mark, uint32_t n, char byte)
 {
-    if (n < mark->n && mark->ids[n] == token)
-        return n + 1;
-    return mark->n && mark->ids[0] == token ? 1 : 0;
+    for (uint32_t k = n + 1; k > 0; k--)
+        if (mark->text[k - 1] == byte && !memcmp(mark->text, mark->text + (n + 1 - k), k - 1))
+            return k;
+    return 0;
+}
+
+/* Takes the bytes of a token. True when the mark is complete; what follows it in the token does not count. */
+static bool mark_take(const struct sampler_mark *mark, uint32_t *n, const char *piece, uint32_t len)
+{
+    for (uint32_t i = 0; mark->n && i < len; i++) {
+        *n = mark_advance(mark, *n, piece[i]);
+        if (*n < mark->n)
+            continue;
+        *n = 0;
+        return true;
+    }
+    return false;
 }
 
 void chain_count(struct sampler_chain *c, int32_t token)
@@ -171,18 +185,15 @@ void chain_count(struct sampler_chain *c, int32_t token)
     const struct sampler_budget *b = &c->budget;
     if (!b->on)
         return;
+    uint32_t len = 0;
+    const char *piece = b->piece(b->context, token, &len);
     if (!c->inside) {
-        c->n_opened = matched(&b->open, c->n_opened, token);
-        c->inside = b->open.n && c->n_opened == b->open.n;
+        c->inside = piece && mark_take(&b->open, &c->n_opened, piece, len);
         c->n_inside = c->n_closed = 0;
-        c->n_opened = c->inside ? 0 : c->n_opened;
         return;
     }
     c->forcing = c->forcing || c->n_inside >= b->limit;
     c->n_inside++;
-    c->n_closed = matched(&b->close, c->n_closed, token);
-    if (c->n_closed == b->close.n) {
+    if (piece && mark_take(&b->close, &c->n_closed, piece, len))
         c->inside = c->forcing = false;
-        c->n_closed = 0;
-    }
 }

@@ -384,7 +384,18 @@ Test(sampler_chain, banned_and_masked_tokens_never_come)
         cr_assert_eq(sampler_chain_pick(&c, &in, scratch), 3);
 }
 
-/* Tokens 10 11 open the reasoning, 12 13 close it. */
+/* "<t>" opens the reasoning, "</t>" closes it: tokens 10 11 and 12 13, and others cut elsewhere. */
+static const char *mark_piece(const void *context, int32_t token, uint32_t *len)
+{
+    static const char *const pieces[16] = {
+        [1] = "a",    [2] = "b", [3] = "c",  [4] = "d",   [5] = "</",   [6] = "t",  [7] = "x<",
+        [8] = "t>\n", [9] = ">", [10] = "<", [11] = "t>", [12] = "</t", [13] = ">", [14] = "/t"};
+    const char *s = pieces[token] ? pieces[token] : "";
+    (void)context;
+    *len = (uint32_t)strlen(s);
+    return s;
+}
+
 static void budget_run(struct sampler_chain *c, const int32_t *likely, uint32_t n, int32_t *out)
 {
     static float logits[16];
@@ -401,12 +412,16 @@ static void budget_run(struct sampler_chain *c, const int32_t *likely, uint32_t 
 
 Test(sampler_chain, a_budget_closes_the_reasoning)
 {
-    static const int32_t marks[] = {10, 11, 12, 13}, likely[] = {1, 10, 11, 2, 3, 4, 5, 6, 7, 8};
-    static const int32_t itself[] = {2, 12, 13, 4, 5, 6, 7, 8, 9, 1};
+    static const int32_t next[] = {12, 14, 11, 13}, likely[] = {1, 10, 11, 2, 3, 4, 5, 6, 7, 8};
+    static const int32_t itself[] = {2, 12, 13, 4, 4, 6, 3, 3, 9, 1};
     int32_t out[10];
     struct sampler_chain c;
     sampler_chain_defaults(&c);
-    c.budget = (struct sampler_budget){.on = true, .limit = 3, .open = {marks, 2}, .close = {marks + 2, 2}};
+    c.budget = (struct sampler_budget){.on = true,
+                                       .limit = 3,
+                                       .open = {.text = "<t>", .n = 3},
+                                       .close = {.text = "</t>", .n = 4, .next = next},
+                                       .piece = mark_piece};
     budget_run(&c, likely, 10, out);
     cr_expect_arr_eq(out, ((int32_t[]){1, 10, 11, 2, 3, 4, 12, 13, 7, 8}), sizeof out);
     c.budget.begins_inside = true; /* and closes it before the limit */
@@ -414,8 +429,48 @@ Test(sampler_chain, a_budget_closes_the_reasoning)
     cr_expect_arr_eq(out, itself, sizeof out);
     c.budget.limit = 0;
     budget_run(&c, itself, 10, out);
-    cr_expect_arr_eq(out, ((int32_t[]){12, 13, 13, 4, 5, 6, 7, 8, 9, 1}), sizeof out);
+    cr_expect_arr_eq(out, ((int32_t[]){12, 13, 13, 4, 4, 6, 3, 3, 9, 1}), sizeof out);
     c.budget.limit = 2; /* the mark is half there when the limit comes */
     budget_run(&c, (const int32_t[]){2, 12, 1, 4, 5, 6, 7, 8, 9, 1}, 10, out);
     cr_expect_arr_eq(out, ((int32_t[]){2, 12, 13, 4, 5, 6, 7, 8, 9, 1}), sizeof out);
+}
+
+/* However the marks are cut: with other text in the same token, and where the limit comes inside. */
+Test(sampler_chain, a_budget_reads_marks_of_several_tokens_by_their_text)
+{
+    static const int32_t next[] = {12, 14, 11, 13};
+    static const struct {
+        uint32_t limit;
+        bool begins_inside;
+        int32_t likely[10], out[10];
+    } cases[] = {
+        {5,
+         false,
+         {7, 8, 1, 2, 5, 8, 1, 2, 3, 4},
+         {7, 8, 1, 2, 5, 8, 1, 2, 3, 4}}, /* "x<" "t>\n": closes itself */
+        {3,
+         true,
+         {1, 7, 14, 9, 1, 1, 1, 1, 1, 1},
+         {1, 7, 14, 13, 1, 1, 1, 1, 1, 1}},                                         /* "x<" "/t", the limit */
+        {2, true, {1, 5, 1, 2, 2, 2, 2, 2, 2, 2}, {1, 5, 11, 2, 2, 2, 2, 2, 2, 2}}, /* "</", the limit */
+        {2, true, {1, 7, 1, 2, 2, 2, 2, 2, 2, 2}, {1, 7, 14, 13, 2, 2, 2, 2, 2, 2}}, /* "x<", the limit */
+        {4,
+         false,
+         {10, 10, 11, 1, 10, 5, 6, 9, 1, 1},
+         {10, 10, 11, 1, 10, 5, 6, 13, 1, 1}}, /* "<<t>": opens */
+    };
+    int32_t out[10];
+    struct sampler_chain c;
+    sampler_chain_defaults(&c);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        c.budget = (struct sampler_budget){.on = true,
+                                           .begins_inside = cases[i].begins_inside,
+                                           .limit = cases[i].limit,
+                                           .open = {.text = "<t>", .n = 3},
+                                           .close = {.text = "</t>", .n = 4, .next = next},
+                                           .piece = mark_piece};
+        budget_run(&c, cases[i].likely, 10, out);
+        for (int k = 0; k < 10; k++)
+            cr_expect_eq(out[k], cases[i].out[k], "case %zu, token %d: %d", i, k, out[k]);
+    }
 }
