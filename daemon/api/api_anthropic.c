@@ -175,6 +175,14 @@ static void read_format(struct chat_json *c, const json_t *body)
                       json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema));
 }
 
+static const struct field_name names[] = {
+    {"stop", "stop_sequences"},
+    {"thinking_budget", "thinking.budget_tokens"},
+    {"reasoning_effort", "output_config.effort"},
+    {"response_format.json_schema.schema", "output_config.format.schema"},
+    {0},
+};
+
 static json_t *translate(const json_t *body, struct api_error *err)
 {
     static const char *const same[] = {"max_tokens",     "max_tokens", "temperature", "temperature", "top_p",
@@ -396,7 +404,7 @@ void api_anthropic_put_error(struct buf *out, const struct api_error *e)
 
 #define COMMON                                                                                               \
     .id_prefix = "msg_", .fields = chat_fields, .defaults = chat_defaults, .translate = translate,           \
-    .prepare = chat_dialect_prepare, .event = event, .clamps = true
+    .names = names, .prepare = chat_dialect_prepare, .event = event, .clamps = true
 
 const struct dialect dialect_messages = {COMMON,         .reply = reply, .begin = begin,
                                          .delta = delta, .end = end,     .last = last};

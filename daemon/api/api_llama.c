@@ -59,6 +59,15 @@ static const struct {
     {"input_extra", "input_extra", false},
 };
 
+static const struct field_name names[] = {
+    {"max_tokens", "n_predict"},
+    {"penalty_last_n", "repeat_last_n"},
+    {"logprobs", "n_probs"},
+    {"repetition_penalty", "repeat_penalty"},
+    {"thinking_budget", "reasoning_budget_tokens"},
+    {0},
+};
+
 /* [[id, bias], [id, false]], or OpenAI's object. A bias of false never lets the token come. */
 static json_t *read_bias(const json_t *list, struct api_error *err)
 {
@@ -316,8 +325,8 @@ static void last(struct generation *g, struct buf *out)
 }
 
 #define COMMON                                                                                               \
-    .id_prefix = "cmpl-", .translate = translate, .defaults = defaults, .reply = reply, .delta = delta,      \
-    .end = end, .last = last, .clamps = true
+    .id_prefix = "cmpl-", .translate = translate, .names = names, .defaults = defaults, .reply = reply,      \
+    .delta = delta, .end = end, .last = last, .clamps = true
 
 const struct dialect dialect_llama = {COMMON, .own_fields = completion_fields};
 const struct dialect dialect_infill = {COMMON, .own_fields = infill_fields, .prepare = prepare_infill};

@@ -45,6 +45,28 @@ static void read_message(struct chat_json *c, size_t i, const json_t *given)
     }
 }
 
+static const struct field_name names[] = {
+    {"max_tokens", "options.num_predict"},
+    {"temperature", "options.temperature"},
+    {"top_p", "options.top_p"},
+    {"top_k", "options.top_k"},
+    {"min_p", "options.min_p"},
+    {"typical_p", "options.typical_p"},
+    {"seed", "options.seed"},
+    {"penalty_last_n", "options.repeat_last_n"},
+    {"repetition_penalty", "options.repeat_penalty"},
+    {"presence_penalty", "options.presence_penalty"},
+    {"frequency_penalty", "options.frequency_penalty"},
+    {"stop", "options.stop"},
+    {"mirostat", "options.mirostat"},
+    {"mirostat_tau", "options.mirostat_tau"},
+    {"mirostat_eta", "options.mirostat_eta"},
+    {"response_format.json_schema.schema", "format"},
+    {"response_format", "format"},
+    {"reasoning_effort", "think"},
+    {0},
+};
+
 /* A negative num_predict is no limit, a negative seed none. */
 static void read_options(struct chat_json *c, const json_t *options)
 {
@@ -321,8 +343,8 @@ void api_ollama_put_error(struct buf *out, const struct api_error *e)
     .prepare = prepare, .event = event, .whole_calls = true, .clamps = true, .reply = reply, .delta = delta, \
     .end = end, .last = last
 
-const struct dialect dialect_ollama_chat = {COMMON, .translate = translate_chat};
-const struct dialect dialect_ollama_generate = {COMMON, .translate = translate_generate};
+const struct dialect dialect_ollama_chat = {COMMON, .translate = translate_chat, .names = names};
+const struct dialect dialect_ollama_generate = {COMMON, .translate = translate_generate, .names = names};
 
 /* --- the model --- */
 

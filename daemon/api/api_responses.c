@@ -241,15 +241,24 @@ static void read_format(struct chat_json *c, const json_t *text)
         chat_json_set(c, "response_format", json_incref(format));
 }
 
+static const struct field_name names[] = {
+    {"max_tokens", "max_output_tokens"},
+    {"reasoning_effort", "reasoning.effort"},
+    {"response_format.json_schema.schema", "text.format.schema"},
+    {"response_format", "text.format"},
+    {"messages", "input", .no_index = true},
+    {0},
+};
+
 /* Refuses the fields that need a store, or work in the background. */
 static void refuse_state(struct chat_json *c, const json_t *body)
 {
-    static const char *const names[] = {"previous_response_id", "conversation", "prompt"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const json_t *value = json_object_get(body, names[i]);
+    static const char *const stateful[] = {"previous_response_id", "conversation", "prompt"};
+    for (size_t i = 0; i < sizeof stateful / sizeof *stateful; i++) {
+        const json_t *value = json_object_get(body, stateful[i]);
         if (value && !json_is_null(value))
-            api_invalid(c->err, names[i],
-                        "%s is not supported: responses are not stored, send the whole input", names[i]);
+            api_invalid(c->err, stateful[i],
+                        "%s is not supported: responses are not stored, send the whole input", stateful[i]);
     }
     if (json_is_true(json_object_get(body, "background")))
         api_invalid(c->err, "background", "background must be false: responses are not stored (got true)");
@@ -478,7 +487,10 @@ static void put_settings(struct buf *out, const struct params *p)
     buf_puts(out, ",\"error\":null,\"instructions\":null,\"metadata\":{},\"tools\":[],\"tool_choice\":");
     buf_puts(out, p->no_tools ? "\"none\"" : p->choice.forced ? "\"required\"" : "\"auto\"");
     buf_printf(out, ",\"parallel_tool_calls\":%s,\"max_output_tokens\":", p->one_call ? "false" : "true");
-    json_put_uint(out, p->max_tokens);
+    if (p->has_max_tokens)
+        json_put_uint(out, p->max_tokens);
+    else
+        buf_puts(out, "null");
     buf_puts(out, ",\"temperature\":");
     json_put_number(out, p->temperature, 6);
     buf_puts(out, ",\"top_p\":");
@@ -671,6 +683,7 @@ const struct dialect dialect_responses = {
     .own_fields = own_fields,
     .defaults = chat_defaults,
     .translate = translate,
+    .names = names,
     .prepare = chat_dialect_prepare,
     .reply = reply,
     .begin = begin,

@@ -25,6 +25,24 @@ static const struct {
     {"return_full_text", "echo"},
     {"details", "details"},
 };
+static const struct field_name names[] = {
+    {"prompt", "inputs"},
+    {"max_tokens", "parameters.max_new_tokens"},
+    {"temperature", "parameters.temperature"},
+    {"top_k", "parameters.top_k"},
+    {"top_p", "parameters.top_p"},
+    {"typical_p", "parameters.typical_p"},
+    {"repetition_penalty", "parameters.repetition_penalty"},
+    {"frequency_penalty", "parameters.frequency_penalty"},
+    {"seed", "parameters.seed"},
+    {"stop", "parameters.stop"},
+    {"logprobs", "parameters.top_n_tokens"},
+    {"echo", "parameters.return_full_text"},
+    {"details", "parameters.details"},
+    {"regex", "parameters.grammar.value"},
+    {"json_schema", "parameters.grammar.value"},
+    {0},
+};
 /* Fields of TGI that Hearth does not support; values that request nothing pass. */
 static const char *const refused[] = {"adapter_id", "best_of", "decoder_input_details", "truncate",
                                       "watermark"};
@@ -241,5 +259,7 @@ void api_tgi_put_error(struct buf *out, const struct api_error *e)
     .id_prefix = "gen-", .own_fields = fields, .defaults = defaults, .prepare = prepare, .delta = delta,     \
     .end = end, .last = last, .clamps = true
 
-const struct dialect dialect_tgi = {COMMON, .translate = translate, .reply = reply, .streams = true};
-const struct dialect dialect_tgi_root = {COMMON, .translate = translate_root, .reply = reply_root};
+const struct dialect dialect_tgi = {COMMON, .translate = translate, .names = names, .reply = reply,
+                                    .streams = true};
+const struct dialect dialect_tgi_root = {COMMON, .translate = translate_root, .names = names,
+                                         .reply = reply_root};

@@ -26,6 +26,7 @@
 #include "json/json.h"
 #include "output_text.h"
 #include "sampling_fields.h"
+#include "field_names.h"
 
 #define GENERATE_MAX_STOPS    16
 #define GENERATE_MAX_STOP     1024 /* bytes of one */
@@ -201,7 +202,8 @@ struct generation {
 
     char id[ID_RANDOM + 16];
     int64_t created; /* Unix seconds */
-    json_t *body;    /* while preparing */
+    json_t *body;    /* while preparing; */
+    json_t *sent;    /* before it was translated */
     struct params p;
     struct prompt *prompts; /* [n_prompts] */
     uint32_t n_prompts;
@@ -234,9 +236,10 @@ struct dialect {
     /* Makes a chat of the body: OpenAI's members, which `fields` read (chat_json.h). A new reference, or NULL
      * with *err. NULL: the body is read as it is. */
     json_t *(*translate)(const json_t *body, struct api_error *err);
-    bool counts;         /* `reply` is due once the prompt is prepared: nothing is generated */
-    bool embeds;         /* vectors of the prompts; `fields` are all that there are */
-    const char *prompts; /* the member that may have several prompts; NULL: one prompt alone */
+    const struct field_name *names; /* of fields that it renames, for errors; or NULL */
+    bool counts;                    /* `reply` is due once the prompt is prepared: nothing is generated */
+    bool embeds;                    /* vectors of the prompts; `fields` are all that there are */
+    const char *prompts;            /* the member that may have several prompts; NULL: one prompt alone */
     /* Defaults other than /generate's. */
     void (*defaults)(struct params *p);
     /* Checks that concern several fields, and the making of ids out of something else than `prompt` (then it

@@ -358,7 +358,7 @@ static int translate(struct generation *g, struct api_error *err)
 {
     json_t *out = g->dialect->translate(g->body, err);
     int rc = out ? add_common(out, g->body, err) : -1;
-    json_decref(g->body);
+    g->sent = g->body;
     g->body = out;
     return rc;
 }
@@ -440,7 +440,11 @@ void generation_prepare(struct request *r)
         g->p.seed &= SEED_MASK;
         make_choices(g, err);
     }
+    if (err->status)
+        field_names_apply(g->dialect->names, g->sent, err);
     arena_close(&scratch);
+    json_decref(g->sent);
+    g->sent = NULL;
     json_decref(g->body);
     g->body = NULL;
     g->p.prompt = NULL; /* went with the tree */

@@ -57,6 +57,39 @@ DAEMON_TEST(refuse, unknown_fields_are_named)
     field("\"temprature\":1", "unknown field \"temprature\" (did you mean \"temperature\"?)");
 }
 
+/* A dialect's error names what its client has sent, also where Hearth calls it otherwise. */
+DAEMON_TEST(refuse, fields_have_their_dialects_names)
+{
+#define ASKED "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],"
+    static const char *const cases[][3] = {
+        {"/completion", "{\"prompt\":\"a\",\"n_predict\":\"x\"}", "n_predict must be an integer"},
+        {"/completion", "{\"prompt\":\"a\",\"max_tokens\":\"x\"}", "max_tokens must be an integer"},
+        {"/completion", "{\"prompt\":\"a\",\"repeat_penalty\":-4}", "repeat_penalty must be between"},
+        {"/completion", "{\"prompt\":\"a\",\"repeat_last_n\":1.5}", "repeat_last_n must be an integer"},
+        {"/api/chat", "{" ASKED "\"options\":{\"temperature\":9}}", "options.temperature must be between"},
+        {"/api/chat", "{" ASKED "\"options\":{\"repeat_penalty\":-9}}",
+         "options.repeat_penalty must be between"},
+        {"/api/generate", "{\"prompt\":\"a\",\"options\":{\"stop\":[1]}}", "options.stop must be a string"},
+        {"/api/chat", "{" ASKED "\"format\":{\"type\":5}}", "\"format: "},
+        {"/v1/responses", "{\"input\":\"a\",\"max_output_tokens\":\"x\"}",
+         "max_output_tokens must be an integer"},
+        {"/v1/responses", "{\"input\":\"a\",\"reasoning\":{\"effort\":\"x\"}}",
+         "reasoning.effort must be none"},
+        {"/v1/responses", "{\"input\":[{\"role\":\"x\",\"content\":\"a\"}]}", "input.role must be system"},
+        {"/v1/messages", "{" ASKED "\"max_tokens\":5,\"stop_sequences\":[1]}",
+         "stop_sequences must be a string"},
+        {"/v1/messages",
+         "{" ASKED "\"max_tokens\":5,\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":99999999999}}",
+         "thinking.budget_tokens must be between"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct reply r = post(cases[i][0], cases[i][1]);
+        cr_assert_eq(r.status, 400, "%s: %s", cases[i][1], r.body);
+        cr_assert(strstr(r.body, cases[i][2]), "%s: %s", cases[i][1], r.body);
+        reply_free(&r);
+    }
+}
+
 DAEMON_TEST(refuse, what_another_route_knows_is_told)
 {
     field("\"max_completion_tokens\":9", "unknown field \"max_completion_tokens\" (use max_tokens)");

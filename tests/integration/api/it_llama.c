@@ -82,7 +82,7 @@ DAEMON_TEST(llama, bad_input_is_refused_by_name)
         const char *path, *body, *param;
         int status;
     } cases[] = {
-        {"/completion", "{\"prompt\":\"a\",\"n_predict\":\"x\"}", "max_tokens", 400},
+        {"/completion", "{\"prompt\":\"a\",\"n_predict\":\"x\"}", "n_predict", 400},
         {"/completion", "{\"prompt\":\"a\",\"logit_bias\":[[1]]}", "logit_bias", 400},
         {"/completion", "{}", "prompt", 400},
         {"/infill", "{\"input_prefix\":7}", "input_prefix", 400},

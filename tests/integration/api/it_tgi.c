@@ -82,10 +82,20 @@ DAEMON_TEST(tgi, the_address_alone_answers_whole_unless_a_stream_is_asked_for)
 DAEMON_TEST(tgi, refusals_have_its_form_and_name_the_field)
 {
     static const char *const cases[][2] = {
-        {"{}", "prompt is missing"},
+        {"{}", "inputs is missing"},
+        {"{\"inputs\":5}", "inputs must be a string"},
+        {"{\"inputs\":\"a\",\"parameters\":{\"max_new_tokens\":-1}}",
+         "parameters.max_new_tokens must be between 0 and 1024 (got -1)"},
+        {"{\"inputs\":\"a\",\"parameters\":{\"top_n_tokens\":99}}",
+         "parameters.top_n_tokens must be between"},
+        {"{\"inputs\":\"a\",\"parameters\":{\"grammar\":{\"type\":\"regex\",\"value\":\"(?<=a)\"}}}",
+         "parameters.grammar.value: a lookbehind"},
+        {"{\"inputs\":\"a\",\"parameters\":{\"grammar\":{\"type\":\"json\",\"value\":5}}}",
+         "parameters.grammar.value must be a JSON schema"},
         {"{\"inputs\":\"a\",\"parameters\":{\"truncate\":5}}", "parameters.truncate is not supported"},
         {"{\"inputs\":\"a\",\"parameters\":{\"grammar\":{\"type\":\"lark\"}}}", "must have type json"},
-        {"{\"inputs\":\"a\",\"parameters\":{\"temperature\":7}}", "temperature must be between 0 and 2"},
+        {"{\"inputs\":\"a\",\"parameters\":{\"temperature\":7}}",
+         "parameters.temperature must be between 0 and 2"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct reply r = post(ROUTE, cases[i][0]);
