@@ -88,6 +88,45 @@ Test(tool_choice, a_call_comes_where_one_is_required)
     end();
 }
 
+/* 1,000 of them are compiled for a call, or refused by a limit that the words name; a stream beside them has
+ * all its tokens. */
+Test(tool_choice, a_thousand_functions_are_taken_or_refused_by_a_limit, .init = start, .fini = end)
+{
+    static char body[1 << 20];
+    static const char *const parameters[] = {"", ",\"parameters\":" SCHEMA};
+    struct events e;
+    struct reply r;
+    int stream = client_connect(daemon_.port);
+    client_request(stream, "POST", "/generate", "",
+                   "{\"prompt\":\"a\",\"max_tokens\":200,\"ignore_eos\":true,\"stream\":true}");
+    for (int k = 0; k < 2; k++) {
+        char *at =
+            body + sprintf(body, "{" ASK ",\"tool_choice\":\"required\",\"max_tokens\":60,\"tools\":[");
+        for (int i = 0; i < 1000; i++)
+            at += sprintf(at, "%s{\"type\":\"function\",\"function\":{\"name\":\"tool_%d\"%s}}", i ? "," : "",
+                          i, parameters[k]);
+        strcpy(at, "]}");
+        struct reply called = post(CHAT, body);
+        if (k) {
+            expect_words(called, 400, "invalid_request", "the body has more than");
+            continue;
+        }
+        json_t *root = reply_json(&called);
+        cr_assert_eq(called.status, 200, "%s", called.body);
+        const char *name = json_text(root, "choices.0.message.tool_calls.0.function.name");
+        cr_assert_eq(strncmp(name, "tool_", 5), 0, "%s", called.body);
+        json_decref(root);
+        reply_free(&called);
+    }
+    client_read(stream, &r, false);
+    events_read(&e, &r);
+    cr_assert(e.done);
+    cr_assert_eq(json_number(e.data[e.n - 1], "usage.completion_tokens"), 200);
+    events_free(&e);
+    reply_free(&r);
+    close(stream);
+}
+
 Test(tool_choice, the_named_function_is_called_in_every_dialect)
 {
     start();

@@ -139,6 +139,66 @@ SERVER_TEST(pool, a_matcher_is_not_begun_on_the_loop)
     on_loop(close_constraints);
 }
 
+static struct chat_template *with_tools;
+
+/* The model's template, for a while, is one that knows tools. */
+static void show_tools(void)
+{
+    static const char template[] = "{% for t in tools %}{% endfor %}{{ messages[0].content }}";
+    char path[] = "/tmp/hearth-tools-XXXXXX";
+    struct server_model *m = f.server->generator.model;
+    int fd = mkstemp(path);
+    cr_assert_eq(write(fd, template, strlen(template)), (ssize_t)strlen(template));
+    close(fd);
+    cr_assert_eq(chat_template_open(&with_tools, path, model_gguf(f.model), f.tokenizer, NULL), 0);
+    m->chat = with_tools;
+    (void)unlink(path);
+}
+
+static void hide_tools(void)
+{
+    struct server_model *m = f.server->generator.model;
+    m->chat = f.chat;
+    chat_template_close(with_tools);
+}
+
+/* A chat that must call one of n functions, each with `parameters`. */
+static int send_tools(int n, const char *parameters)
+{
+    static const char before[] = "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":4,"
+                                 "\"chat_format\":\"hermes\",\"tool_choice\":\"required\",\"tools\":[";
+    size_t each = strlen(parameters) + 100;
+    char *body = malloc(sizeof before + (size_t)n * each), *at = stpcpy(body, before);
+    for (int i = 0; i < n; i++)
+        at += sprintf(at, "%s{\"type\":\"function\",\"function\":{\"name\":\"tool_%d\"%s}}", i ? "," : "", i,
+                      parameters);
+    strcpy(at, "]}");
+    int fd = client_connect(f.port);
+    client_request(fd, "POST", "/v1/chat/completions", "", body);
+    free(body);
+    return fd;
+}
+
+/* They wait for a thread of the pool, of the class that no short prompt needs; those with large schemas are
+ * refused by the number of their values. */
+SERVER_TEST(pool, a_thousand_tools_hold_up_no_other_generation)
+{
+    on_loop(open_constraints);
+    on_loop(show_tools);
+    take_pool(POOL_LONG_PROMPT);
+    int tools = send_tools(1000, "");
+    wait_preparing(1);
+    expect_ok(send_prompt(100));
+    expect_ok(send_prompt(5000));
+    let_go();
+    expect_ok(tools);
+    expect_refused(send_tools(1000, ",\"parameters\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":"
+                                    "\"string\"}},\"required\":[\"a\"]}"),
+                   400, "invalid_request", "the body has more than");
+    on_loop(hide_tools);
+    on_loop(close_constraints);
+}
+
 /* --- clients --- */
 
 static int send_long_as(const char *key)
