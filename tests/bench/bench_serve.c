@@ -15,6 +15,10 @@
  * between the streams' tokens from then until the prompt is done with which there are GAPS of them; without
  * one (0) the first GAPS.
  *
+ *   bench_serve schemas PORT N FILE GAPS
+ *       The same beside requests that ask for texts of the JSON schema in FILE, an object with a member at
+ * least, one after the other; each is made another schema, so that no cache has it. Some may be refused.
+ *
  *   bench_serve health PORT
  *       GET /health over a new connection every 20 ms, until SIGTERM: how long from before connect() to the
  * reply.
@@ -67,7 +71,9 @@ static struct {
     uint16_t port;
     uint32_t n, n_prompt, n_gen, n_waves, random;
     const char *more;               /* members of a request, or NULL */
-    uint32_t n_long;                /* long prompts so far */
+    uint32_t n_long;                /* long prompts, or schemas, so far */
+    uint32_t n_refused;             /* of the schemas */
+    const char *schema;             /* a JSON schema; NULL: prompts */
     uint32_t first_token, n_tokens; /* of the vocabulary, that prompts are made of */
     struct stream *streams;
     struct pollfd fds[MAX_STREAMS + 1];
@@ -314,7 +320,7 @@ static void streams(void)
     printf("client_cpu %.4f\n", cpu);
 }
 
-/* ---- streams beside a long prompt ---- */
+/* ---- streams beside a long prompt, or beside schemas ---- */
 
 static void send_all(int fd, const char *data, size_t n)
 {
@@ -348,11 +354,47 @@ static int send_long(uint32_t n_tokens)
 static void judge_long(int fd)
 {
     char reply[64] = "";
-    if (recv(fd, reply, sizeof reply - 1, 0) <= 0 || strncmp(reply, "HTTP/1.1 200", 12) != 0) {
-        fprintf(stderr, "bench_serve: the long prompt: %s\n", reply);
+    bool got = recv(fd, reply, sizeof reply - 1, 0) > 0;
+    b.n_refused += b.schema && !strncmp(reply, "HTTP/1.1 4", 10);
+    if (!got ||
+        (strncmp(reply, "HTTP/1.1 200", 12) != 0 && !(b.schema && !strncmp(reply, "HTTP/1.1 4", 10)))) {
+        fprintf(stderr, "bench_serve: the request beside: %s\n", reply);
         exit(1);
     }
     close(fd);
+}
+
+static void read_schema(const char *path)
+{
+    static char text[1 << 20];
+    FILE *f = fopen(path, "r");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (!n || text[0] != '{')
+        die(path);
+    fclose(f);
+    b.schema = text;
+}
+
+/* The schema with a comment of its own. */
+static int send_schema(void)
+{
+    size_t room = strlen(b.schema) + 256;
+    char *body = malloc(room), *out = malloc(room + 256);
+    int fd = client_dial(b.port);
+    if (!body || !out || fd < 0)
+        die("the schema");
+    int n =
+        snprintf(body, room, "{\"max_tokens\":64,\"prompt\":[5,6,7],\"json_schema\":{\"$comment\":\"%u\",%s}",
+                 b.n_long++, b.schema + 1);
+    send_all(fd, out, post(out, room + 256, body, (size_t)n));
+    free(body);
+    free(out);
+    return fd;
+}
+
+static int send_beside(uint32_t n_long)
+{
+    return b.schema ? send_schema() : n_long ? send_long(n_long) : -1;
 }
 
 static bool all_run(void)
@@ -398,7 +440,7 @@ static void beside(uint32_t n_long, uint32_t n_gaps)
         if (!running && all_run()) {
             running = true;
             b.n_gaps = 0;
-            prompt->fd = n_long ? send_long(n_long) : -1;
+            prompt->fd = send_beside(n_long);
             prompt->revents = 0;
         }
         for (uint32_t i = 0; i < b.n; i++)
@@ -406,13 +448,15 @@ static void beside(uint32_t n_long, uint32_t n_gaps)
                 fprintf(stderr, "bench_serve: a stream ended before the prompt did\n");
                 exit(1);
             }
-        bool over = running && (!n_long || prompt->revents);
-        if (over && n_long)
+        bool asks = n_long || b.schema, over = running && (!asks || prompt->revents);
+        if (over && asks)
             judge_long(prompt->fd);
         done = over && b.n_gaps >= n_gaps;
-        if (over && n_long && !done)
-            prompt->fd = send_long(n_long);
+        if (over && asks && !done)
+            prompt->fd = send_beside(n_long);
     }
+    if (b.schema)
+        printf("schemas %u\nrefused %u\n", b.n_long, b.n_refused);
     printf("gaps %u\ninter_token_p50_ms %.3f\ninter_token_p99_ms %.3f\ninter_token_max_ms %.3f\n", b.n_gaps,
            percentile(b.gaps_ms, b.n_gaps, 0.5), percentile(b.gaps_ms, b.n_gaps, 0.99),
            percentile(b.gaps_ms, b.n_gaps, 1));
@@ -533,7 +577,10 @@ int main(int argc, char **argv)
         b.n_gen = number(argv[5], 4096);
         b.random = argc == 8 ? number(argv[7], UINT32_MAX) : b.random;
         poisson(number(argv[6], 1000000));
-    } else if (argc == 6 && strcmp(argv[1], "beside") == 0) {
+    } else if (argc == 6 && (strcmp(argv[1], "beside") == 0 || strcmp(argv[1], "schemas") == 0)) {
+        bool schemas = argv[1][0] == 's';
+        if (schemas)
+            read_schema(argv[4]);
         b.port = (uint16_t)number(argv[2], 65535);
         b.n = number(argv[3], MAX_STREAMS);
         b.n_prompt = 4;
@@ -541,14 +588,15 @@ int main(int argc, char **argv)
         b.more = ",\"logit_bias\":{\"507\":-100,\"508\":-100,\"509\":-100,\"510\":-100,\"511\":-100}";
         b.n_tokens = 90;
         b.n_gen = 4096;
-        beside(strcmp(argv[4], "0") == 0 ? 0 : number(argv[4], 1000000), number(argv[5], 1000000));
+        beside(schemas || strcmp(argv[4], "0") == 0 ? 0 : number(argv[4], 1000000), number(argv[5], 1000000));
     } else if (argc == 3 && strcmp(argv[1], "health") == 0) {
         health((uint16_t)number(argv[2], 65535));
     } else if (argc > 3 && strcmp(argv[1], "start") == 0) {
         starts(number(argv[2], MAX_WAVES), argv + 3);
     } else {
         fprintf(stderr, "usage: bench_serve streams PORT N N_PROMPT N_GEN WAVES | poisson PORT N N_PROMPT "
-                        "N_GEN PER_MINUTE [SEED] | beside PORT N N_LONG GAPS |"
+                        "N_GEN PER_MINUTE [SEED] | beside PORT N N_LONG GAPS | "
+                        "schemas PORT N FILE GAPS |"
                         " health PORT | start N COMMAND...\n");
         return 2;
     }
