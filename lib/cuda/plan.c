@@ -58,25 +58,29 @@ static struct decoder_matrix matrix_of(const struct program_op *op, const struct
     return m;
 }
 
-/* Returns the smallest group that needs as few rounds over the blocks as the largest possible one. */
+/* Returns the smallest group that needs as few rounds over the blocks as the largest possible one. The stream
+ * of experts begins anew with each op's choice, and its end waits for the block that has most: their group is
+ * the one that leaves fewest tiles to that block, even in more rounds. */
 static uint32_t choose_group(const struct program_op *op, const struct decoder_matrix m[3],
                              const struct schedule_op *s, uint32_t n_blocks)
 {
-    uint32_t most = UINT32_MAX, rounds_wanted = 0;
+    uint32_t most = UINT32_MAX, best = 1, load = UINT32_MAX, fewest = UINT32_MAX;
     for (uint32_t i = 0; i < op->n_weights; i++)
         most = least(most, s->part[i].stage_supers / m[i].n_supers);
-    most = most ? most : 1;
-    for (uint32_t tiles = most; tiles >= 1; tiles--) {
+    for (uint32_t tiles = most ? most : 1; tiles >= 1; tiles--) {
         uint32_t n_groups = 0;
         for (uint32_t i = 0; i < (s->paired ? 1 : op->n_weights); i++)
             n_groups += divide_up(m[i].n_tiles, tiles);
         uint32_t rounds = divide_up(n_groups * products_of(op), n_blocks);
-        if (tiles == most)
-            rounds_wanted = rounds;
-        if (rounds > rounds_wanted)
-            return tiles + 1;
+        fewest = least(fewest, rounds);
+        if (rounds > fewest && op->opcode != PROGRAM_EXPERTS)
+            break;
+        if (rounds * tiles >= load)
+            continue;
+        load = rounds * tiles;
+        best = tiles;
     }
-    return 1;
+    return best;
 }
 
 static void plan_product(struct schedule_op *s, const struct program_op *op,

@@ -410,6 +410,21 @@ Test(cuda_schedule, the_experts_of_a_row_load_the_blocks_alike)
     }
 }
 
+/* Qwen3-30B-A3B's experts have 48 tiles of gate and up: eight of them in groups of one tile are three rounds
+ * of 132 blocks; in groups of two they would be two, but four tiles for the blocks that have two groups. */
+Test(cuda_schedule, a_round_more_is_taken_where_it_leaves_fewer_tiles_to_the_busiest_block)
+{
+    struct model m;
+    struct plan p;
+    open_mixture(&m, &mixtures[0], TILE_Q4_K, 0);
+    open_plan(&p, &m, 132, devices[2].shared_bytes);
+    for (uint32_t o = 0; o < m.program->n_ops; o++)
+        if (m.program->ops[o].opcode == PROGRAM_EXPERTS && program_is_gated(m.program->ops[o].epilogue))
+            cr_assert_eq(p.ops[o].group_tiles, 1);
+    plan_close(&p);
+    free(m.program);
+}
+
 Test(cuda_schedule, experts_whose_rows_are_no_whole_tiles_are_refused)
 {
     static const struct mixture_shape odd = {64, 40, 4, 2};
