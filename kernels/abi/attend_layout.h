@@ -13,8 +13,11 @@
 #include "arith.h"
 #include "device_abi.h"
 
-#define ATTEND_MAX_HEAD_DIM   512u /* must also be a multiple of 32: the host refuses other sizes */
-#define ATTEND_PLAIN_HEAD_DIM 128u /* longer heads take the general attention */
+/* The longest head of nodes, and of the persistent decoder. It must also be a multiple of 32: the host
+ * refuses other sizes. */
+#define ATTEND_MAX_HEAD_DIM      576u
+#define ATTEND_RESIDENT_HEAD_DIM 512u
+#define ATTEND_PLAIN_HEAD_DIM    128u /* longer heads take the general attention */
 
 /* Minimum shared memory in bytes for this head size; up to 40 KB more makes the kernel faster. */
 static inline uint32_t attend_min_work(uint32_t head_dim)

@@ -62,6 +62,35 @@ static inline size_t delta_head_floats(const struct delta_shape *s)
     return (size_t)s->key_dim * s->value_dim;
 }
 
+/* Heads of queries, keys and values, in this order: the first channel of a head, and the number of them. */
+static inline uint32_t delta_n_heads(const struct delta_shape *s)
+{
+    return 2 * s->n_key_heads + s->n_value_heads;
+}
+
+static inline uint32_t delta_head_begin(const struct delta_shape *s, uint32_t head)
+{
+    uint32_t keys = 2 * s->n_key_heads;
+    return head < keys ? head * s->key_dim : keys * s->key_dim + (head - keys) * s->value_dim;
+}
+
+static inline uint32_t delta_head_width(const struct delta_shape *s, uint32_t head)
+{
+    return head < 2 * s->n_key_heads ? s->key_dim : s->value_dim;
+}
+
+/* The column of value head i's b in a product that holds, for each key head, the b of its value heads, then
+ * their alphas, delta_share() behind. */
+static inline uint32_t delta_share(const struct delta_shape *s)
+{
+    return s->n_value_heads / s->n_key_heads;
+}
+
+static inline uint32_t delta_together(const struct delta_shape *s, uint32_t i)
+{
+    return i / delta_share(s) * 2 * delta_share(s) + i % delta_share(s);
+}
+
 /* Floats of the state of one layer. */
 static inline size_t delta_state_floats(const struct delta_shape *s)
 {

@@ -23,6 +23,7 @@
  * Thread: the host writes decoder_args before the launch; the I/O warp alone writes decoder_slots and
  * decoder_step; each word of decoder_control has one writer, named beside it. */
 #pragma once
+#include "delta.h"
 #include "kv_layout.h"
 #include "program_ops.h"
 #include "step.h"
@@ -72,6 +73,16 @@ struct decoder_slots {
     uint32_t reserved;
 };
 _Static_assert(sizeof(struct decoder_slots) == 80, "decoder_slots");
+
+/* The states of recurrent layers: those of the slots, then snapshots. */
+struct decoder_states {
+    uint64_t data;    /* float [n_states][n_layers][layer_floats] */
+    uint64_t bytes;   /* of one state, a multiple of 64 */
+    uint32_t n_slots; /* with a state; 0: the model has no recurrent layers */
+    uint32_t n_states, n_layers;
+    uint32_t layer_floats; /* delta_state_floats() */
+    struct delta_shape shape;
+};
 
 /* A kind of attention, for ATTEND ops with PROGRAM_GENERAL: struct model_attention. */
 struct decoder_kind {
@@ -218,4 +229,5 @@ struct decoder_args {
     uint32_t quantum_ms;  /* end between steps after this long; 0: never (the kernel has no run-time limit) */
     uint64_t deadline_ns; /* longest wait inside a step; a longer one is a failure; 0: no limit */
     uint64_t transfer_bytes;
+    struct decoder_states states; /* executors of nodes */
 };

@@ -72,9 +72,9 @@ struct attention_args {
     uint32_t reserved;
 };
 
-/* add.c, mul.c: out = a + b, a * b. silu.c, gelu.c, soft_cap.c: functions of a, b is not read. scale.c: a *
- * factor, or with b, an address of one float, a * b. out may be an input. gate.c: a * sigmoid(b), b of
- * width 1. swiglu_clamped.c: arith_swiglu_clamped(a, b). */
+/* add.c, mul.c: out = a + b, a * b. silu.c, gelu.c, sigmoid.c, soft_cap.c: functions of a, b is not read.
+ * scale.c: a * factor, or with b, an address of one float, a * b. out may be an input. gate.c: a *
+ * sigmoid(b), b of width 1. swiglu_clamped.c: arith_swiglu_clamped(a, b). */
 #define NODE_FLAT_THREADS 256
 struct flat_args {
     struct node_step step;
@@ -107,6 +107,14 @@ struct mul_mat_id_args {
     uint32_t n, n_used, own_input, reserved;
 };
 
+/* mul_mat_heads.c: each row has n_heads parts of `part` values. out = of each part its last `keep` values,
+ * then the product of the k values from `col` on with the head's matrix of n rows, a multiple of 16, in one
+ * matrix of n_heads x n. No bias, no factors; col and part are multiples of 4. */
+struct mul_mat_heads_args {
+    struct mul_mat_args product;
+    uint32_t n_heads, n, part, col, keep, reserved;
+};
+
 /* embed.c: out = row `token` of the matrix. */
 #define NODE_EMBED_THREADS 256
 struct embed_args {
@@ -131,4 +139,54 @@ struct expert_sum_args {
     struct node_step step;
     struct node_rows in, choice, out; /* [n_used width], [2 n_used], [width] */
     uint32_t width, n_used;
+};
+
+/* join.c: out = a, of width `first`, then b. */
+struct join_args {
+    struct node_step step;
+    struct node_rows a, b, out;
+    uint32_t width, first;
+};
+
+/* ssm_conv.c: the convolution of each channel over the last rows of its sequence (delta.h); advances the
+ * states. A group is the step's rows of a slot, which stand together and follow one another; it begins with
+ * zeros at position 0, else with its slot's state or the one that the step loads for it. */
+#define NODE_CONV_THREADS 256
+struct ssm_conv_args {
+    struct node_step step;
+    struct node_rows in, out; /* [channels] */
+    uint64_t taps;            /* float [channels][n_taps] */
+    struct decoder_states states;
+    uint32_t layer, reserved; /* among the recurrent ones */
+};
+
+/* l2_norm.c: heads of queries and keys at length 1, queries then over sqrt(key_dim); values as they are. A
+ * warp per head. */
+#define NODE_L2_NORM_THREADS 256
+struct l2_norm_args {
+    struct node_step step;
+    struct node_rows in, out; /* [channels] */
+    struct delta_shape shape;
+    float eps;
+    uint32_t reserved;
+};
+
+/* delta_gate.c: out = sigmoid(b) of every value head, then the decays of alpha + dt. together: b has both, by
+ * key head. */
+struct delta_gate_args {
+    struct node_step step;
+    struct node_rows b, alpha, out; /* [n_value_heads], or [2 n_value_heads] */
+    uint64_t decay, dt;             /* float [n_value_heads] */
+    struct delta_shape shape;
+    uint32_t together, reserved;
+};
+
+/* delta_net.c: out = delta_head() of every value head; advances the states. A warp has DELTA_NET_COLUMNS of a
+ * head's columns, from a group's first row to its last. */
+#define NODE_DELTA_NET_THREADS 128
+struct delta_net_args {
+    struct node_step step;
+    struct node_rows in, gates, out; /* [channels], [2 n_value_heads], [values] */
+    struct decoder_states states;
+    uint32_t layer, reserved;
 };

@@ -1,6 +1,6 @@
-/* product_node.h - the description of a product (product.h) that is a graph node: of mul_mat.c, and of
- * mul_mat_id.c for one expert.
- * Thread: one thread of a block; others may read the description after their next barrier with it. */
+/* product_node.h - the description of a product (product.h) that is a graph node: of mul_mat.c, of
+ * mul_mat_id.c for one expert, of mul_mat_heads.c for one head. Thread: one thread of a block; others may
+ * read the description after their next barrier with it. */
 #pragma once
 #include "abi/node_args.h"
 #include "product.h"
@@ -53,4 +53,40 @@ SIMT_INLINE void product_describe(SIMT_SHARED struct product *p, const struct mu
     p->eps = 0;
     p->scale = 1;
     p->cap = 0;
+}
+
+/* Returns the number of columns that fit the work area together; the host makes sure that one does. */
+SIMT_INLINE uint32_t product_columns_at_once(const SIMT_SHARED struct product *p, uint32_t work_bytes)
+{
+    uint32_t n = ACTIVATION_COLUMNS;
+    while (n > 1 && activation_panel_bytes(n, p->k, p->forms) > work_bytes)
+        n--;
+    return n;
+}
+
+/* By the producer warp: the tiles as often as product_multiply_rows() multiplies with them. False: end. */
+SIMT_INLINE bool product_stream_rows(SIMT_SHARED struct product *p, const struct product_place *place,
+                                     uint32_t some)
+{
+    for (uint32_t first = 0; first < p->n_columns; first += some)
+        if (!product_produce(p, place->ring, place->at, place->guard))
+            return false;
+    return true;
+}
+
+/* By the compute warps: all rows, `some` at a time (product_columns_at_once()). False: end. */
+SIMT_INLINE bool product_multiply_rows(SIMT_SHARED struct product *p, const struct product_place *place,
+                                       const struct crew *crew, uint32_t some)
+{
+    uint32_t n = p->n_columns;
+    for (uint32_t first = 0; first < n; first += some) {
+        uint32_t columns = n - first < some ? n - first : some;
+        product_quantise(p, false, place->work, first, columns, simt_warp(), crew->n_warps);
+        crew_sync(crew);
+        product_find_factors(p, false, first, columns, simt_warp(), crew->n_warps);
+        if (!product_run(p, place, crew))
+            return false;
+        crew_sync(crew);
+    }
+    return true;
 }

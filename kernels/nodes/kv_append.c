@@ -1,9 +1,10 @@
 /* kv_append.c - the node COPY: K and V of every row into the cache, in the cache's type; returns k.
  *   k, v, out [n_rows][n_kv_heads * head_dim] f32, k rotated; pages as in kv_tile.h;
  *   struct kv_append_args, node_args.h
- * Any grid, NODE_APPEND_THREADS threads: a warp per head of k or v. A row whose slot, position or page is out
- * of range is skipped and reported. Floor: reads 8 and writes 4 bytes an element, and writes the cache's
- * bytes. Must match ops.append, except for the order inside a tile: tests/simt/attend/attending.c. */
+ * Any grid, NODE_APPEND_THREADS threads: a warp per head of k or v. A row whose K and V are in the
+ * cache already (STEP_ROW_CACHED) is not written; one whose slot, position or page is out of range is skipped
+ * and reported. Floor: reads 8 and writes 4 bytes an element, and writes the cache's bytes. Must match
+ * ops.append, except for the order inside a tile: tests/simt/attend/attending.c. */
 #include "attention/attend_head.h"
 #include "node.h"
 
@@ -43,6 +44,8 @@ static void append_head(const struct kv_append_args *args, SIMT_SHARED float *st
             out[d] = x[d];
     }
     SIMT_GLOBAL char *tile = NULL;
+    if (node_step_of(&args->step)->rows[row].flags & STEP_ROW_CACHED)
+        return; /* others may read the page at this moment */
     if (find_tile(args, row, kv_head, which, &tile, &token)) {
         struct kv_tile k = kv_tile_of(head_dim, args->layout.type);
         struct head_place to = head_place_of(tile, &k, token);

@@ -8,15 +8,6 @@
  * every bit: tests/simt/products/product_nodes.c, and in whole models tests/cuda/test_cuda_twin.c (eager). */
 #include "matmul/product_node.h"
 
-/* Returns the number of columns that fit the work area together; the host makes sure that one does. */
-SIMT_INLINE uint32_t columns_at_once(const SIMT_SHARED struct product *p, uint32_t work_bytes)
-{
-    uint32_t n = ACTIVATION_COLUMNS;
-    while (n > 1 && activation_panel_bytes(n, p->k, p->forms) > work_bytes)
-        n--;
-    return n;
-}
-
 SIMT_INLINE void check_rows(const SIMT_SHARED struct product *p, const struct flow_guard *guard)
 {
     if (!p->gather || simt_block())
@@ -43,22 +34,12 @@ SIMT_KERNEL(mul_mat, struct mul_mat_args, NODE_PRODUCT_THREADS, 2)
         product_describe(p, &args, args.matrix.n, args.matrix.n_tiles);
     simt_bar_sync(0, simt_n_threads());
     check_rows(p, &guard);
-    uint32_t some = columns_at_once(p, args.shared.work_bytes), n = p->n_columns;
-    if (simt_thread() >= crew.n_threads) {
-        for (uint32_t first = 0; first < n; first += some)
-            if (!product_produce(p, &ring, &at, &guard))
-                break;
-        ring_close(&ring, &at);
+    uint32_t some = product_columns_at_once(p, args.shared.work_bytes);
+    struct product_place place = {work, fold, &ring, &at, &guard};
+    if (simt_thread() < crew.n_threads) {
+        (void)product_multiply_rows(p, &place, &crew, some);
         return;
     }
-    struct product_place place = {work, fold, &ring, &at, &guard};
-    for (uint32_t first = 0; first < n; first += some) {
-        uint32_t columns = n - first < some ? n - first : some;
-        product_quantise(p, false, work, first, columns, simt_warp(), crew.n_warps);
-        crew_sync(&crew);
-        product_find_factors(p, false, first, columns, simt_warp(), crew.n_warps);
-        if (!product_run(p, &place, &crew))
-            return;
-        crew_sync(&crew);
-    }
+    (void)product_stream_rows(p, &place, some);
+    ring_close(&ring, &at);
 }

@@ -27,23 +27,11 @@ size_t delta_size(const struct delta_shape *shape, uint32_t n_layers, uint32_t n
                : 0;
 }
 
-/* The first channel of a head, and the number of its channels. */
-static uint32_t head_begin(const struct delta_shape *s, uint32_t head)
-{
-    uint32_t keys = 2 * s->n_key_heads;
-    return head < keys ? head * s->key_dim : keys * s->key_dim + (head - keys) * s->value_dim;
-}
-
-static uint32_t head_width(const struct delta_shape *s, uint32_t head)
-{
-    return head < 2 * s->n_key_heads ? s->key_dim : s->value_dim;
-}
-
 /* The place of a head's taps. */
 static float *taps_of(const struct delta_net *d, uint32_t layer, uint32_t head)
 {
     return (float *)d->taps.data + layer * taps_floats(&d->shape) +
-           (size_t)head_begin(&d->shape, head) * d->shape.n_taps;
+           (size_t)delta_head_begin(&d->shape, head) * d->shape.n_taps;
 }
 
 /* Transposes a layer's taps, head by head, so that a vector of channels is one load. */
@@ -51,7 +39,7 @@ static void take_taps(const struct delta_net *d, uint32_t layer, const float *fr
 {
     uint32_t n_taps = d->shape.n_taps;
     for (uint32_t h = 0; h < delta_n_heads(&d->shape); h++) {
-        uint32_t width = head_width(&d->shape, h);
+        uint32_t width = delta_head_width(&d->shape, h);
         float *to = taps_of(d, layer, h);
         for (uint32_t c = 0; c < width; c++, from += n_taps)
             for (uint32_t j = 0; j < n_taps; j++)
@@ -150,7 +138,7 @@ static float *begin_part(const struct delta_net *d, const struct delta_group *g,
 /* The rows of a head before a step, oldest first: where they stand in a layer's state. */
 static size_t mix_at(const struct delta_net *d, uint32_t head)
 {
-    return (size_t)head_begin(&d->shape, head) * (d->shape.n_taps - 1);
+    return (size_t)delta_head_begin(&d->shape, head) * (d->shape.n_taps - 1);
 }
 
 struct convolution {
@@ -172,7 +160,7 @@ static const float *mix_row(const struct convolution *c, int at)
 /* A head's memory is too short a run for the hardware to foresee. */
 static void fetch_head(const struct delta_net *d, uint32_t slot, uint32_t layer, uint32_t head)
 {
-    uint32_t width = head_width(&d->shape, head);
+    uint32_t width = delta_head_width(&d->shape, head);
     rows_prefetch(state_of(d, slot, layer) + mix_at(d, head), (d->shape.n_taps - 1) * width);
     rows_prefetch(taps_of(d, layer, head), d->shape.n_taps * width);
 }
@@ -191,7 +179,7 @@ void delta_convolve(const struct delta_net *d, uint32_t layer, uint32_t group, u
                     struct rows out)
 {
     const struct delta_group *g = &d->groups[group];
-    uint32_t width = head_width(&d->shape, head);
+    uint32_t width = delta_head_width(&d->shape, head);
     float last[(DELTA_MAX_TAPS - 1) * DELTA_MAX_DIM];
     const float *rows[DELTA_MAX_TAPS], *taps = taps_of(d, layer, head);
     int n_old = (int)d->shape.n_taps - 1;
@@ -199,7 +187,7 @@ void delta_convolve(const struct delta_net *d, uint32_t layer, uint32_t group, u
     if (head + FETCH_HEADS < delta_n_heads(&d->shape))
         fetch_head(d, g->source, layer, head + FETCH_HEADS);
     float *old = begin_part(d, g, layer, mix_at(d, head), old_bytes);
-    const struct convolution c = {d, g, head_begin(&d->shape, head), width, old, in};
+    const struct convolution c = {d, g, delta_head_begin(&d->shape, head), width, old, in};
     copy_mix(&c, (int)g->n, last);
     for (uint32_t i = 0; i < d->n_saves; i++)
         if (d->saves[i].group == group)
@@ -218,7 +206,7 @@ void delta_unit_head(const struct delta_net *d, uint32_t head, float *x, float e
     const struct delta_shape *s = &d->shape;
     if (head >= 2 * s->n_key_heads)
         return;
-    x += head_begin(s, head);
+    x += delta_head_begin(s, head);
     float r = d->ops->rms_inverse(x, s->key_dim, eps / (float)s->key_dim);
     d->ops->scale(x, x, s->key_dim,
                   head < s->n_key_heads ? delta_query_factor(s, r) : delta_key_factor(s, r));
@@ -226,18 +214,18 @@ void delta_unit_head(const struct delta_net *d, uint32_t head, float *x, float e
 
 void delta_activate_head(const struct delta_net *d, uint32_t head, float *x, float eps)
 {
-    float *at = x + head_begin(&d->shape, head);
-    d->ops->silu(at, at, head_width(&d->shape, head));
+    float *at = x + delta_head_begin(&d->shape, head);
+    d->ops->silu(at, at, delta_head_width(&d->shape, head));
     delta_unit_head(d, head, x, eps);
 }
 
 void delta_gates(const struct delta_shape *s, const float *a, const float *dt, const float *b,
                  const float *alpha, bool together, float *out)
 {
-    uint32_t n = s->n_value_heads, share = n / s->n_key_heads;
+    uint32_t n = s->n_value_heads, share = delta_share(s);
     float beta[DELTA_MAX_HEADS], decay[DELTA_MAX_HEADS];
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t at = together ? i / share * 2 * share + i % share : i;
+        uint32_t at = together ? delta_together(s, i) : i;
         beta[i] = arith_sigmoid(b[at]);
         decay[i] = delta_decay(a[i], (together ? b[at + share] : alpha[i]) + dt[i]);
     }
@@ -272,9 +260,9 @@ void delta_scan(const struct delta_net *d, uint32_t layer, uint32_t group, uint3
         .key_dim = s->key_dim,
         .value_dim = s->value_dim,
         .state = begin_part(d, g, layer, at, bytes),
-        .q = row + head_begin(s, key_head),
-        .k = row + head_begin(s, s->n_key_heads + key_head),
-        .v = row + head_begin(s, 2 * s->n_key_heads + head),
+        .q = row + delta_head_begin(s, key_head),
+        .k = row + delta_head_begin(s, s->n_key_heads + key_head),
+        .v = row + delta_head_begin(s, 2 * s->n_key_heads + head),
         .beta = gate,
         .decay = gate + s->n_value_heads,
         .out = row_at(out, g->first) + (size_t)head * s->value_dim,

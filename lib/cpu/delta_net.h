@@ -50,11 +50,6 @@ int delta_open(struct delta_net *d, const struct graph *g, const struct weights 
 void delta_close(struct delta_net *d);
 void delta_plan(struct delta_net *d, const struct step *step);
 
-/* Heads of queries, keys and values. */
-static inline uint32_t delta_n_heads(const struct delta_shape *s)
-{
-    return 2 * s->n_key_heads + s->n_value_heads;
-}
 /* Convolves a head's channels of a group's rows and notes the last rows in the state. `out` may be `in`. */
 void delta_convolve(const struct delta_net *d, uint32_t layer, uint32_t group, uint32_t head, struct rows in,
                     struct rows out);

@@ -49,7 +49,7 @@ struct cuda_decoder {
     struct cuda_kernels kernels;
     struct plan plan;
     struct cuda_weights weights;
-    struct cuda_block tables, scratch, pages;
+    struct cuda_block tables, scratch, pages, states;
     struct cuda_block cleared; /* the part of scratch that is cleared before each launch */
     struct cuda_pinned control, steps, results, exported, transfer;
     struct step_checker *checker;

@@ -15,6 +15,7 @@ static const struct {
     [CUDA_RMS_NORM] = {"rms_norm", "rms_norm"},
     [CUDA_MUL_MAT] = {"mul_mat", "mul_mat"},
     [CUDA_MUL_MAT_ID] = {"mul_mat_id", "mul_mat_id"},
+    [CUDA_MUL_MAT_HEADS] = {"mul_mat_heads", "mul_mat_heads"},
     [CUDA_ROPE] = {"rope", "rope"},
     [CUDA_KV_APPEND] = {"kv_append", "kv_append"},
     [CUDA_ATTENTION] = {"attention", "attention"},
@@ -29,6 +30,12 @@ static const struct {
     [CUDA_EXPERT_SUM] = {"expert_sum", "expert_sum"},
     [CUDA_GATE] = {"gate", "gate"},
     [CUDA_SWIGLU_CLAMPED] = {"swiglu_clamped", "swiglu_clamped"},
+    [CUDA_JOIN] = {"join", "join"},
+    [CUDA_SIGMOID] = {"sigmoid", "sigmoid"},
+    [CUDA_SSM_CONV] = {"ssm_conv", "ssm_conv"},
+    [CUDA_L2_NORM] = {"l2_norm", "l2_norm"},
+    [CUDA_DELTA_GATE] = {"delta_gate", "delta_gate"},
+    [CUDA_DELTA_NET] = {"delta_net", "delta_net"},
 };
 static_assert(sizeof kernels / sizeof *kernels == CUDA_N_KERNELS, "every kernel has a row");
 

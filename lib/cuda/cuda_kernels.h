@@ -13,6 +13,7 @@ enum cuda_kernel {
     CUDA_RMS_NORM,
     CUDA_MUL_MAT,
     CUDA_MUL_MAT_ID,
+    CUDA_MUL_MAT_HEADS,
     CUDA_ROPE,
     CUDA_KV_APPEND,
     CUDA_ATTENTION,
@@ -27,6 +28,12 @@ enum cuda_kernel {
     CUDA_EXPERT_SUM,
     CUDA_GATE,
     CUDA_SWIGLU_CLAMPED,
+    CUDA_JOIN,
+    CUDA_SIGMOID,
+    CUDA_SSM_CONV,
+    CUDA_L2_NORM,
+    CUDA_DELTA_GATE,
+    CUDA_DELTA_NET,
     CUDA_N_KERNELS,
 };
 

@@ -11,12 +11,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MIB(bytes)     ((double)(bytes) / (1 << 20))
-#define JIT_SHARE      0.1 /* share of the load's progress */
-#define TRANSFER_BYTES ((uint64_t)64 << 20)
-#define MAX_PAGES      (1u << 18) /* 16 million tokens; more would only lengthen the page list */
-#define SPIN_NS        1000000u   /* the time that the idle kernel polls at full speed */
-#define QUANTUM_MS     1000u      /* longest launch on a device that drives a display */
+#define MIB(bytes)      ((double)(bytes) / (1 << 20))
+#define JIT_SHARE       0.1 /* share of the load's progress */
+#define TRANSFER_BYTES  ((uint64_t)64 << 20)
+#define MAX_PAGES       (1u << 18) /* 16 million tokens; more would only lengthen the page list */
+#define SNAPSHOTS       64         /* most snapshots of recurrent states */
+#define SNAPSHOTS_LEAST 8          /* where memory is free, however small the KV cache is */
+#define SPIN_NS         1000000u   /* the time that the idle kernel polls at full speed */
+#define QUANTUM_MS      1000u      /* longest launch on a device that drives a display */
 
 static uint32_t slot_pages(const struct cuda_decoder *d)
 {
@@ -25,12 +27,15 @@ static uint32_t slot_pages(const struct cuda_decoder *d)
 
 /* --- model and device --- */
 
-/* Operations that only cpu computes so far. */
-static bool is_missing(const struct graph_node *n)
+/* Operations that only cpu computes so far; those of recurrent layers and of a compressed cache exist as
+ * nodes, which the eager and the graph executor launch. */
+static bool is_missing(const struct graph_node *n, bool eager)
 {
     enum graph_op op = n->op;
-    return op == GRAPH_MUL_MAT_HEADS || op == GRAPH_JOIN || op == GRAPH_SIGMOID || op == GRAPH_SSM_CONV ||
-           op == GRAPH_L2_NORM || op == GRAPH_DELTA_GATE || op == GRAPH_DELTA_NET;
+    bool recurrent = op == GRAPH_SSM_CONV || op == GRAPH_L2_NORM || op == GRAPH_DELTA_GATE ||
+                     op == GRAPH_DELTA_NET || op == GRAPH_SIGMOID;
+    bool latent = op == GRAPH_MUL_MAT_HEADS || op == GRAPH_JOIN;
+    return (recurrent || latent) && !eager;
 }
 
 bool cuda_is_general(const struct model_config *c)
@@ -40,22 +45,26 @@ bool cuda_is_general(const struct model_config *c)
            k->head_dim > ATTEND_PLAIN_HEAD_DIM;
 }
 
-static int check_heads(const struct model_config *c, struct error *err)
+static int check_heads(const struct cuda_decoder *d, const struct model_config *c, struct error *err)
 {
+    uint32_t most = d->cfg.eager ? ATTEND_MAX_HEAD_DIM : ATTEND_RESIDENT_HEAD_DIM;
     for (uint32_t i = 0; i < c->n_kinds; i++) {
         uint32_t n = c->kinds[i].head_dim;
-        if (n % 32 || n < 32 || n > ATTEND_MAX_HEAD_DIM)
-            return error_set(err, -ENOTSUP, "heads of %u values; cuda supports multiples of 32 up to %u", n,
-                             ATTEND_MAX_HEAD_DIM);
+        if (n % 32 || n < 32 || n > most)
+            return error_set(
+                err, -ENOTSUP,
+                "heads of %u values; cuda supports multiples of 32 up to %u (executor = eager and "
+                "graph: %u)",
+                n, most, ATTEND_MAX_HEAD_DIM);
     }
     return 0;
 }
 
 /* The first node that cuda cannot run; NULL: none. */
-static const struct graph_node *find_missing(const struct graph *g)
+static const struct graph_node *find_missing(const struct graph *g, bool eager)
 {
     for (uint32_t i = 0; i < g->n_nodes; i++)
-        if (is_missing(&g->nodes[i]))
+        if (is_missing(&g->nodes[i], eager))
             return &g->nodes[i];
     return NULL;
 }
@@ -66,17 +75,31 @@ static int check_model(const struct cuda_decoder *d, const struct model_config *
         if ((uint32_t)d->end_tokens[i] >= c->n_vocab)
             return error_set(err, -EINVAL, "end token %d, the vocabulary has %u", d->end_tokens[i],
                              c->n_vocab);
-    int rc = check_heads(c, err);
+    int rc = check_heads(d, c, err);
     if (rc < 0)
         return rc;
-    const struct graph_node *missing = find_missing(d->graph);
+    const struct graph_node *missing = find_missing(d->graph, d->cfg.eager);
     if (missing)
-        return error_set(err, -ENOTSUP, "%s: cuda has no op %s yet; backend = cpu runs this model",
-                         missing->name, graph_op_name(missing->op));
+        return error_set(err, -ENOTSUP, "%s: cuda has no op %s yet%s; backend = cpu runs this model",
+                         missing->name, graph_op_name(missing->op),
+                         find_missing(d->graph, true) ? "" : " (executor = eager and graph have it)");
     if (c->n_vocab > SAMPLE_MAX_VOCAB)
         return error_set(err, -ENOTSUP, "a vocabulary of %u tokens; cuda supports at most %u", c->n_vocab,
                          SAMPLE_MAX_VOCAB);
     return 0;
+}
+
+/* All but the number of snapshots, and the memory. */
+static void set_states(struct cuda_decoder *d, const struct model_config *c)
+{
+    struct decoder_states *s = &d->args.states;
+    *s = (struct decoder_states){.shape = c->delta};
+    if (c->n_recurrent == 0)
+        return;
+    s->n_slots = s->n_states = d->cfg.n_slots;
+    s->n_layers = c->n_recurrent;
+    s->layer_floats = (uint32_t)delta_state_floats(&c->delta);
+    s->bytes = (uint64_t)s->n_layers * s->layer_floats * sizeof(float);
 }
 
 static void set_shape(struct cuda_decoder *d, const struct model_config *c)
@@ -92,6 +115,7 @@ static void set_shape(struct cuda_decoder *d, const struct model_config *c)
     /* The eager executor may reuse a wider value's memory for the logits. */
     a->buffers.logits_stride = ((c->n_vocab > c->n_embd ? c->n_vocab : c->n_embd) + 63) / 64 * 64;
     d->export_stride = a->buffers.logits_stride;
+    set_states(d, c);
     a->staged_stride = (DECODER_STEP_AT + sizeof(struct step) + 255) / 256 * 256;
     a->step_stride = (sizeof(struct step) + 255) / 256 * 256;
     a->spin_ns = SPIN_NS;
@@ -380,13 +404,21 @@ static int take_scratch(struct cuda_decoder *d, struct error *err)
 
 /* --- pages --- */
 
-static int refuse_size(const struct cuda_decoder *d, uint64_t weights, uint64_t kv, uint64_t scratch,
-                       uint64_t available, struct error *err)
+static uint64_t states_size(const struct cuda_decoder *d)
 {
-    return error_set(err, -ENOMEM,
-                     "%s needs %.0f MiB (weights %.0f, KV cache %.0f, scratch %.0f) on %s, %.0f MiB are free",
-                     gguf_path(model_gguf(d->graph->model)), MIB(weights + kv + scratch), MIB(weights),
-                     MIB(kv), MIB(scratch), d->device.name, MIB(available));
+    return d->args.states.n_states * d->args.states.bytes;
+}
+
+static int refuse_size(const struct cuda_decoder *d, uint64_t kv, uint64_t scratch, uint64_t available,
+                       struct error *err)
+{
+    uint64_t weights = d->weights.size, states = states_size(d);
+    return error_set(
+        err, -ENOMEM,
+        "%s needs %.0f MiB (weights %.0f, KV cache %.0f, %u recurrent states %.0f, scratch %.0f) "
+        "on %s, %.0f MiB are free",
+        gguf_path(model_gguf(d->graph->model)), MIB(weights + kv + states + scratch), MIB(weights), MIB(kv),
+        d->args.states.n_states, MIB(states), MIB(scratch), d->device.name, MIB(available));
 }
 
 /* Most bytes of the KV cache by default: what is left, minus 5 %; on an integrated device, whose memory other
@@ -397,35 +429,61 @@ static uint64_t default_kv(const struct cuda_decoder *d, uint64_t available, uin
     return d->device.is_integrated && available / 4 < most ? available / 4 : most;
 }
 
-/* Sets the numbers of pages and window pages, from kv_memory or the default, which on an integrated device,
- * as on cpu, is at most every slot's whole context. */
+/* The pages and window pages of kv_memory or of the default for what `rest` leaves, which on an integrated
+ * device, as on cpu, is at most every slot's whole context. */
+static struct kv_plan plan_cache(const struct cuda_decoder *d, uint64_t available, uint64_t rest)
+{
+    uint64_t wanted = d->cfg.kv_memory;
+    struct kv_plan_config cfg = {.kv_type = d->cfg.kv_type,
+                                 .n_slots = d->cfg.n_slots,
+                                 .n_ctx = d->cfg.n_ctx,
+                                 .rows_in_flight = d->cfg.steps_in_flight * d->max_rows,
+                                 .limit = wanted ? wanted : default_kv(d, available, rest),
+                                 .whole = wanted || !d->device.is_integrated};
+    struct kv_plan p = kv_plan_of(model_config(d->graph->model), &cfg);
+    p.n_pages = p.n_pages < MAX_PAGES ? p.n_pages : MAX_PAGES;
+    p.n_windows = p.n_windows < MAX_PAGES ? p.n_windows : MAX_PAGES;
+    return p;
+}
+
+/* Adds snapshots to the states, of the memory `rest`, of which the KV cache takes `kv`: as on cpu, a quarter
+ * of the KV cache and at most an eighth of what is free. */
+static void choose_snapshots(struct cuda_decoder *d, uint64_t kv, uint64_t rest)
+{
+    struct decoder_states *s = &d->args.states;
+    if (!s->bytes)
+        return;
+    uint64_t n = kv / 4 / s->bytes, room = rest / 8 / s->bytes;
+    n = n > SNAPSHOTS_LEAST ? n : SNAPSHOTS_LEAST;
+    n = n < room ? n : room;
+    if (d->cfg.kv_memory) { /* what was asked for comes first */
+        room = kv < rest ? (rest - kv) / s->bytes : 0;
+        n = n < room ? n : room;
+    }
+    s->n_states += n < SNAPSHOTS ? (uint32_t)n : SNAPSHOTS;
+}
+
+/* Sets the numbers of pages, window pages and snapshots. */
 static int choose_pages(struct cuda_decoder *d, struct error *err)
 {
     size_t available = 0, total = 0;
     int rc = CUDA_TRY(&d->driver, err, cuMemGetInfo, &available, &total);
     if (rc < 0)
         return rc;
-    uint64_t weights = d->weights.size, page = kv_page_size(&d->args.layout);
+    uint64_t page = kv_page_size(&d->args.layout);
     uint64_t scratch = tables_size(d) + scratch_size(d) + (d->cfg.eager ? cuda_nodes_size(d) : 0);
-    uint64_t wanted = d->cfg.kv_memory;
+    uint64_t wanted = d->cfg.kv_memory, taken = d->weights.size + scratch + states_size(d);
     if (wanted && wanted < page)
         return error_set(err, -EINVAL,
                          "kv_memory: the KV cache may take %llu bytes, one page of %u tokens takes %llu",
                          (unsigned long long)wanted, KV_PAGE_TOKENS, (unsigned long long)page);
-    if (weights + scratch + (wanted ? wanted / page * page : page) > available)
-        return refuse_size(d, weights, wanted ? wanted : page, scratch, available, err);
-    struct kv_plan_config plan = {.kv_type = d->cfg.kv_type,
-                                  .n_slots = d->cfg.n_slots,
-                                  .n_ctx = d->cfg.n_ctx,
-                                  .rows_in_flight = d->cfg.steps_in_flight * d->max_rows,
-                                  .limit = wanted ? wanted
-                                                  : default_kv(d, available, available - weights - scratch),
-                                  .whole = wanted || !d->device.is_integrated};
-    d->cache = kv_plan_of(model_config(d->graph->model), &plan);
-    d->cache.n_pages = d->cache.n_pages < MAX_PAGES ? d->cache.n_pages : MAX_PAGES;
-    d->cache.n_windows = d->cache.n_windows < MAX_PAGES ? d->cache.n_windows : MAX_PAGES;
+    if (taken + (wanted ? wanted / page * page : page) > available)
+        return refuse_size(d, wanted ? wanted : page, scratch, available, err);
+    struct kv_plan without = plan_cache(d, available, available - taken);
+    choose_snapshots(d, kv_plan_size(&without), available - taken);
+    d->cache = plan_cache(d, available, available - d->weights.size - scratch - states_size(d));
     if (d->cache.n_pages == 0)
-        return refuse_size(d, weights, page, scratch, available / 20 * 19, err);
+        return refuse_size(d, page, scratch, available / 20 * 19, err);
     d->args.slots.n_pages = d->cache.n_pages;
     d->args.slots.n_windows = d->cache.n_windows;
     d->args.page_bytes = d->cache.page_bytes;
@@ -474,6 +532,9 @@ static int take_checker(struct cuda_decoder *d, struct error *err)
         .n_windows = d->cache.n_windows,
         .window_bytes = d->cache.window_bytes,
         .max_rows = d->max_rows,
+        .recurrent = d->args.states.n_layers > 0,
+        .n_states = d->args.states.n_states,
+        .state_bytes = d->args.states.bytes,
         .transfer_bytes = d->transfer.size,
         .page_bytes = kv_page_size(&d->args.layout),
     };
@@ -504,6 +565,16 @@ static int take_pages(struct cuda_decoder *d, struct error *err)
     return rc;
 }
 
+/* Nothing clears the states: a sequence begins with zeros. */
+static int take_states(struct cuda_decoder *d, struct error *err)
+{
+    if (!states_size(d))
+        return 0;
+    int rc = cuda_block_take(&d->states, &d->driver, states_size(d), "recurrent states", err);
+    d->args.states.data = d->states.address;
+    return rc;
+}
+
 static int take_all(struct cuda_decoder *d, struct error *err)
 {
     struct cuda_weights_progress progress = {report_weights, d};
@@ -516,6 +587,8 @@ static int take_all(struct cuda_decoder *d, struct error *err)
         rc = take_scratch(d, err);
     if (rc == 0)
         rc = take_pages(d, err);
+    if (rc == 0)
+        rc = take_states(d, err);
     if (rc == 0)
         rc = take_pinned(d, err);
     if (rc == 0)
@@ -554,7 +627,7 @@ void cuda_unload(struct cuda_decoder *d)
     const struct cuda_driver *driver = &d->driver;
     cuda_nodes_close(d->nodes, driver);
     cuda_weights_close(&d->weights, driver);
-    struct cuda_block *blocks[] = {&d->tables, &d->scratch, &d->pages, &d->marks};
+    struct cuda_block *blocks[] = {&d->tables, &d->scratch, &d->pages, &d->states, &d->marks};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         cuda_block_give(blocks[i], driver);
     struct cuda_pinned *pinned[] = {&d->control,  &d->steps,    &d->results,

@@ -37,6 +37,7 @@ struct launch { /* launch of a node */
         struct rms_norm_args norm;
         struct mul_mat_args product;
         struct mul_mat_id_args experts;
+        struct mul_mat_heads_args heads;
         struct rope_args rope;
         struct kv_append_args append;
         struct attention_args attention;
@@ -44,6 +45,11 @@ struct launch { /* launch of a node */
         struct flat_args flat;
         struct route_args route;
         struct expert_sum_args sum;
+        struct join_args join;
+        struct ssm_conv_args conv;
+        struct l2_norm_args unit;
+        struct delta_gate_args gates;
+        struct delta_net_args net;
     } args;
 };
 
@@ -214,6 +220,26 @@ static int make_experts(const struct maker *m, struct launch *l, struct error *e
     return rc;
 }
 
+/* Likewise. */
+static int make_heads(const struct maker *m, struct launch *l, struct error *err)
+{
+    const struct graph_node *n = m->n;
+    uint32_t rows = n->width / n->n_heads - n->keep, part = n->col + n->k + n->keep;
+    if (rows % TILE_ROWS || n->col % 4 || part % 4)
+        return error_set(
+            err, -ENOTSUP,
+            "%s: heads of %u rows, %u values from column %u on; cuda supports multiples of %d, 4 "
+            "and 4",
+            n->name, rows, part, n->col, TILE_ROWS);
+    int rc = make_product(m, l, err);
+    l->args.heads.n_heads = n->n_heads;
+    l->args.heads.n = rows;
+    l->args.heads.part = part;
+    l->args.heads.col = n->col;
+    l->args.heads.keep = n->keep;
+    return rc;
+}
+
 static int make_norm(const struct maker *m, struct launch *l, struct error *err)
 {
     const struct graph_node *n = m->n;
@@ -377,6 +403,72 @@ static int make_sum(const struct maker *m, struct launch *l, struct error *err)
     return 0;
 }
 
+static int make_join(const struct maker *m, struct launch *l, struct error *err)
+{
+    (void)err;
+    l->n_threads = NODE_FLAT_THREADS;
+    l->args.join = (struct join_args){.step = step_of(m),
+                                      .a = input_of(m, 0),
+                                      .b = input_of(m, 1),
+                                      .out = rows_of(m, m->node),
+                                      .width = m->n->width,
+                                      .first = m->d->graph->nodes[m->n->inputs[0]].width};
+    return 0;
+}
+
+static int make_conv(const struct maker *m, struct launch *l, struct error *err)
+{
+    (void)err;
+    l->n_threads = NODE_CONV_THREADS;
+    l->args.conv = (struct ssm_conv_args){.step = step_of(m),
+                                          .in = input_of(m, 0),
+                                          .out = rows_of(m, m->node),
+                                          .taps = vector_of(m, m->n->gain),
+                                          .states = m->d->args.states,
+                                          .layer = m->n->cache};
+    return 0;
+}
+
+static int make_unit(const struct maker *m, struct launch *l, struct error *err)
+{
+    (void)err;
+    l->n_threads = NODE_L2_NORM_THREADS;
+    l->args.unit = (struct l2_norm_args){.step = step_of(m),
+                                         .in = input_of(m, 0),
+                                         .out = rows_of(m, m->node),
+                                         .shape = m->n->delta,
+                                         .eps = m->n->eps};
+    return 0;
+}
+
+static int make_gates(const struct maker *m, struct launch *l, struct error *err)
+{
+    (void)err;
+    l->n_threads = NODE_FLAT_THREADS;
+    l->args.gates = (struct delta_gate_args){.step = step_of(m),
+                                             .b = input_of(m, 0),
+                                             .alpha = input_of(m, 1),
+                                             .out = rows_of(m, m->node),
+                                             .decay = vector_of(m, m->n->gain),
+                                             .dt = vector_of(m, m->n->bias),
+                                             .shape = m->n->delta,
+                                             .together = m->n->inputs[0] == m->n->inputs[1]};
+    return 0;
+}
+
+static int make_net(const struct maker *m, struct launch *l, struct error *err)
+{
+    (void)err;
+    l->n_threads = NODE_DELTA_NET_THREADS;
+    l->args.net = (struct delta_net_args){.step = step_of(m),
+                                          .in = input_of(m, 0),
+                                          .gates = input_of(m, 1),
+                                          .out = rows_of(m, m->node),
+                                          .states = m->d->args.states,
+                                          .layer = m->n->cache};
+    return 0;
+}
+
 static const struct {
     enum cuda_kernel kernel;
     int (*make)(const struct maker *m, struct launch *l, struct error *err); /* NULL: nothing to launch */
@@ -385,6 +477,7 @@ static const struct {
     [GRAPH_RMS_NORM] = {CUDA_RMS_NORM, make_norm},
     [GRAPH_MUL_MAT] = {CUDA_MUL_MAT, make_product},
     [GRAPH_MUL_MAT_ID] = {CUDA_MUL_MAT_ID, make_experts},
+    [GRAPH_MUL_MAT_HEADS] = {CUDA_MUL_MAT_HEADS, make_heads},
     [GRAPH_ROPE] = {CUDA_ROPE, make_rope},
     [GRAPH_COPY] = {CUDA_KV_APPEND, make_append},
     [GRAPH_SOFT_MAX] = {CUDA_ATTENTION, make_attention},
@@ -398,6 +491,12 @@ static const struct {
     [GRAPH_EXPERT_SUM] = {CUDA_EXPERT_SUM, make_sum},
     [GRAPH_GATE] = {CUDA_GATE, make_flat},
     [GRAPH_SWIGLU_CLAMPED] = {CUDA_SWIGLU_CLAMPED, make_flat},
+    [GRAPH_JOIN] = {CUDA_JOIN, make_join},
+    [GRAPH_SIGMOID] = {CUDA_SIGMOID, make_flat},
+    [GRAPH_SSM_CONV] = {CUDA_SSM_CONV, make_conv},
+    [GRAPH_L2_NORM] = {CUDA_L2_NORM, make_unit},
+    [GRAPH_DELTA_GATE] = {CUDA_DELTA_GATE, make_gates},
+    [GRAPH_DELTA_NET] = {CUDA_DELTA_NET, make_net},
     [GRAPH_ARGMAX] = {CUDA_ARGMAX, make_sample},
 };
 

@@ -41,8 +41,9 @@ exit 1
 # kernels/attention: kernels/abi kernels/device
 # kernels/sampling: kernels/abi kernels/device
 # kernels/experts: kernels/abi kernels/device kernels/matmul
+# kernels/recurrent: kernels/abi kernels/device
 # kernels/persistent: kernels/abi kernels/device kernels/matmul kernels/attention kernels/sampling kernels/experts
-# kernels/nodes: kernels/abi kernels/device kernels/matmul kernels/attention kernels/sampling kernels/persistent kernels/experts
+# kernels/nodes: kernels/abi kernels/device kernels/matmul kernels/attention kernels/sampling kernels/persistent kernels/experts kernels/recurrent
 # lib/base:
 # lib/roofline: lib/base
 # lib/gguf: lib/base

@@ -11,7 +11,7 @@
 /* Every third case is one of the general attention: one more than plain, or several. */
 static void make_general(struct attend_shape *s, uint64_t n)
 {
-    static const uint32_t windows[] = {0, 1, 40, 64, 130}, long_heads[] = {192, 256, 512};
+    static const uint32_t windows[] = {0, 1, 40, 64, 130}, long_heads[] = {192, 256, 512, 576};
     s->window = windows[n % 5];
     s->cap = n % 4 == 1 ? 1.5f : 0;
     s->temperatures = n % 3 == 1;

@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { WALK, MUL_MAT, MUL_MAT_ID, EMBED };
+enum { WALK, MUL_MAT, MUL_MAT_ID, MUL_MAT_HEADS, EMBED };
 
 static void *open_kind(const struct mutation_subject *subject)
 {
@@ -25,6 +25,8 @@ static int run_seed(void *context, uint32_t sm, uint64_t seed, int mute, struct 
         return product_node_multiply(&of, mute, report);
     if (kind == MUL_MAT_ID)
         return product_node_route(&of, mute, report);
+    if (kind == MUL_MAT_HEADS)
+        return product_node_parts(&of, mute, report);
     if (kind == EMBED)
         return product_node_gather(&of, seed % 4 == 0, mute, report);
     struct product_case *c = product_case_open(seed, (struct product_wish){.small = true});
@@ -35,8 +37,11 @@ static int run_seed(void *context, uint32_t sm, uint64_t seed, int mute, struct 
 
 int main(int argc, char **argv)
 {
-    static const struct mutation_subject subjects[] = {
-        {"product_walk", WALK}, {"mul_mat", MUL_MAT}, {"mul_mat_id", MUL_MAT_ID}, {"embed", EMBED}};
+    static const struct mutation_subject subjects[] = {{"product_walk", WALK},
+                                                       {"mul_mat", MUL_MAT},
+                                                       {"mul_mat_id", MUL_MAT_ID},
+                                                       {"mul_mat_heads", MUL_MAT_HEADS},
+                                                       {"embed", EMBED}};
     struct mutation_suite suite = {.subjects = subjects,
                                    .n_subjects = sizeof subjects / sizeof subjects[0],
                                    .clean_seeds = 30,

@@ -34,6 +34,7 @@ struct node_case {
     uint32_t type, n, k, n_rows, n_logits, n_blocks, in_stride, out_stride;
     uint32_t n_experts, n_used; /* MUL_MAT_ID: n is of all experts; else 0 */
     bool own_input;
+    uint32_t n_heads, col, keep; /* MUL_MAT_HEADS: n is of all heads; else 0 */
     struct decoder_matrix m;
     uint8_t *src, *tiles;
     float *in, *out, *want, *factors, *bias, *choice;
@@ -82,6 +83,18 @@ static void mix(struct node_case *c)
     c->out_stride = n * c->n_used + 4 * between(0, 3);
 }
 
+/* Makes the shape that of heads, each with its part of a row. */
+static void part(struct node_case *c)
+{
+    uint32_t n = TILE_ROWS * between(1, 3);
+    c->n_heads = between(1, 5);
+    c->col = 4 * between(0, 3);
+    c->keep = 4 * between(0, 3);
+    c->n = n * c->n_heads;
+    c->in_stride = (c->col + c->k + c->keep) * c->n_heads + 4 * between(0, 3);
+    c->out_stride = (n + c->keep) * c->n_heads + 4 * between(0, 3);
+}
+
 /* Chooses experts for every row, ascending, as ROUTE does. */
 static void choose(struct node_case *c)
 {
@@ -96,7 +109,9 @@ static void choose(struct node_case *c)
     }
 }
 
-static void case_open(struct node_case *c, const struct product_node *of, bool mixed)
+enum node_shape { ONE, MIXED, PARTED };
+
+static void case_open(struct node_case *c, const struct product_node *of, enum node_shape shape)
 {
     static const uint32_t ks[] = {32, 96, 256, 288, 512, 896, 1024, 3072};
     uint64_t seed = of->seed;
@@ -114,8 +129,10 @@ static void case_open(struct node_case *c, const struct product_node *of, bool m
     c->in_stride = c->k + 4 * between(0, 3);
     c->out_stride = (c->n > c->k ? c->n : c->k) + 4 * between(1, 3);
     c->out_stride += 4 - c->out_stride % 4;
-    if (mixed)
+    if (shape == MIXED)
         mix(c);
+    if (shape == PARTED)
+        part(c);
     open_weights(c);
     c->in = take(c, (size_t)MAX_ROWS * c->in_stride * 4, true, "in");
     c->out = take(c, (size_t)MAX_ROWS * c->out_stride * 4, false, "out");
@@ -152,11 +169,11 @@ static void case_close(struct node_case *c)
     simt_close(c->machine);
 }
 
-static int fails(const struct node_case *c, struct simt_report *report, const char *what)
+static int fails(const struct node_case *c, struct simt_report *report, const char *kernel, const char *what)
 {
     snprintf(report->kind, sizeof report->kind, "result");
-    snprintf(report->text, sizeof report->text, "%s: %s [%u, %u], %u rows, %u logits, %u blocks", what,
-             quant_traits(c->type)->name, c->n, c->k, c->n_rows, c->n_logits, c->n_blocks);
+    snprintf(report->text, sizeof report->text, "%s %s: %s [%u, %u], %u rows, %u logits, %u blocks", kernel,
+             what, quant_traits(c->type)->name, c->n, c->k, c->n_rows, c->n_logits, c->n_blocks);
     return -1;
 }
 
@@ -229,10 +246,25 @@ static void lay_out(struct node_case *c, struct decoder_shared *s)
     s->total = s->stages + s->n_stages * s->stage_bytes;
 }
 
+/* Launches the kernel, whose arguments' layout of shared memory it sets, and compares the results. */
+static int run_and_close(struct node_case *c, const char *kernel, const void *args, struct decoder_shared *s,
+                         int mute, struct simt_report *report)
+{
+    lay_out(c, s);
+    uint32_t n_threads = 32 * between(3, c->of->small ? 5 : NODE_PRODUCT_THREADS / 32);
+    int rc = launch(c, kernel, args, n_threads, s->total, mute, report);
+    if (rc == 0 && memcmp(c->out, c->want, (size_t)MAX_ROWS * c->out_stride * 4) != 0)
+        rc = fails(c, report, kernel, "computed something else");
+    if (rc == 0 && c->fault[FLOW_ABORT])
+        rc = fails(c, report, kernel, "says that something was out of range");
+    case_close(c);
+    return rc;
+}
+
 int product_node_multiply(const struct product_node *of, int mute, struct simt_report *report)
 {
     struct node_case c;
-    case_open(&c, of, false);
+    case_open(&c, of, ONE);
     bool head = between(0, 1), gathered = head && between(0, 1), factors = between(0, 1),
          bias = between(0, 1);
     want_products(&c, head, gathered, factors, bias);
@@ -244,15 +276,7 @@ int product_node_multiply(const struct product_node *of, int mute, struct simt_r
         .bias = bias ? (uint64_t)(uintptr_t)c.bias : 0,
         .factors = factors ? (uint64_t)(uintptr_t)c.factors : 0,
     };
-    lay_out(&c, &args.shared);
-    uint32_t n_threads = 32 * between(3, of->small ? 5 : NODE_PRODUCT_THREADS / 32);
-    int rc = launch(&c, "mul_mat", &args, n_threads, args.shared.total, mute, report);
-    if (rc == 0 && memcmp(c.out, c.want, (size_t)MAX_ROWS * c.out_stride * 4) != 0)
-        rc = fails(&c, report, "mul_mat computed something else");
-    if (rc == 0 && c.fault[FLOW_ABORT])
-        rc = fails(&c, report, "mul_mat says that something was out of range");
-    case_close(&c);
-    return rc;
+    return run_and_close(&c, "mul_mat", &args, &args.shared, mute, report);
 }
 
 /* --- MUL_MAT_ID --- */
@@ -274,7 +298,7 @@ static void want_mixed(struct node_case *c, bool factors, bool bias)
 int product_node_route(const struct product_node *of, int mute, struct simt_report *report)
 {
     struct node_case c;
-    case_open(&c, of, true);
+    case_open(&c, of, MIXED);
     bool factors = between(0, 1), bias = between(0, 1);
     want_mixed(&c, factors, bias);
     struct mul_mat_id_args args = {
@@ -289,15 +313,43 @@ int product_node_route(const struct product_node *of, int mute, struct simt_repo
         .n_used = c.n_used,
         .own_input = c.own_input,
     };
-    lay_out(&c, &args.product.shared);
-    uint32_t n_threads = 32 * between(3, of->small ? 5 : NODE_PRODUCT_THREADS / 32);
-    int rc = launch(&c, "mul_mat_id", &args, n_threads, args.product.shared.total, mute, report);
-    if (rc == 0 && memcmp(c.out, c.want, (size_t)MAX_ROWS * c.out_stride * 4) != 0)
-        rc = fails(&c, report, "mul_mat_id computed something else");
-    if (rc == 0 && c.fault[FLOW_ABORT])
-        rc = fails(&c, report, "mul_mat_id says that something was out of range");
-    case_close(&c);
-    return rc;
+    return run_and_close(&c, "mul_mat_id", &args, &args.product.shared, mute, report);
+}
+
+/* --- MUL_MAT_HEADS --- */
+
+static void want_parted(struct node_case *c)
+{
+    uint32_t n = c->n / c->n_heads, part = c->col + c->k + c->keep;
+    for (uint32_t row = 0; row < c->n_rows; row++)
+        for (uint32_t h = 0; h < c->n_heads; h++) {
+            const float *x = c->in + (size_t)row * c->in_stride + (size_t)h * part;
+            float *to = c->want + (size_t)row * c->out_stride + (size_t)h * (c->keep + n);
+            const float *multiplied = x + c->col;
+            float *y = multiply(c, &multiplied, 1);
+            memcpy(to, x + part - c->keep, c->keep * sizeof *to);
+            memcpy(to + c->keep, y + (size_t)h * n, n * sizeof *to);
+            free(y);
+        }
+}
+
+int product_node_parts(const struct product_node *of, int mute, struct simt_report *report)
+{
+    struct node_case c;
+    case_open(&c, of, PARTED);
+    want_parted(&c);
+    struct mul_mat_heads_args args = {
+        .product = {.step = {.step = (uint64_t)(uintptr_t)c.step, .fault = (uint64_t)(uintptr_t)c.fault},
+                    .in = {(uint64_t)(uintptr_t)c.in, c.in_stride, 0},
+                    .out = {(uint64_t)(uintptr_t)c.out, c.out_stride, 0},
+                    .matrix = c.m},
+        .n_heads = c.n_heads,
+        .n = c.n / c.n_heads,
+        .part = c.col + c.k + c.keep,
+        .col = c.col,
+        .keep = c.keep,
+    };
+    return run_and_close(&c, "mul_mat_heads", &args, &args.product.shared, mute, report);
 }
 
 /* --- EMBED --- */
@@ -305,7 +357,7 @@ int product_node_route(const struct product_node *of, int mute, struct simt_repo
 int product_node_gather(const struct product_node *of, bool bad, int mute, struct simt_report *report)
 {
     struct node_case c;
-    case_open(&c, of, false);
+    case_open(&c, of, ONE);
     uint32_t bad_row = between(0, (int)c.n_rows - 1);
     if (bad)
         c.tokens[bad_row] = between(0, 1) ? -1 : (int32_t)c.n;
@@ -322,11 +374,11 @@ int product_node_gather(const struct product_node *of, bool bad, int mute, struc
     int rc = launch(&c, "embed", &args, 32 * between(1, 8), 0, mute, report);
     for (uint32_t i = 0; rc == 0 && i < MAX_ROWS * c.out_stride; i++)
         if (memcmp(&c.out[i], &c.want[i], 4) != 0)
-            rc = fails(&c, report, "embed gathered something else");
+            rc = fails(&c, report, "embed", "gathered something else");
     if (rc == 0 && bad && (c.fault[FLOW_ABORT] != DECODER_RANGE || c.fault[FLOW_WHAT] != DECODER_RANGE_TOKEN))
-        rc = fails(&c, report, "embed passed over a token out of range");
+        rc = fails(&c, report, "embed", "passed over a token out of range");
     if (rc == 0 && !bad && c.fault[FLOW_ABORT])
-        rc = fails(&c, report, "embed says that something was out of range");
+        rc = fails(&c, report, "embed", "says that something was out of range");
     case_close(&c);
     return rc;
 }

@@ -1,6 +1,6 @@
-/* product_node_case.h - checks that the kernels of the nodes MUL_MAT, MUL_MAT_ID and EMBED equal the cpu in
- * every bit, on a random shape, grid and step, and that they report an index out of range instead of using
- * it. Thread: one per case. */
+/* product_node_case.h - checks that the kernels of the nodes MUL_MAT, MUL_MAT_ID, MUL_MAT_HEADS and EMBED
+ * equal the cpu in every bit, on a random shape, grid and step, and that they report an index out of range
+ * instead of using it. Thread: one per case. */
 #pragma once
 #include "simt/emulator/emulator.h"
 
@@ -14,5 +14,7 @@ struct product_node {
 /* A wrong result is a report too. Returns 0, or -1 with the report. */
 int product_node_multiply(const struct product_node *of, int mute, struct simt_report *report);
 int product_node_route(const struct product_node *of, int mute, struct simt_report *report); /* MUL_MAT_ID */
+int product_node_parts(const struct product_node *of, int mute,
+                       struct simt_report *report); /* MUL_MAT_HEADS */
 /* bad: one token is out of range. */
 int product_node_gather(const struct product_node *of, bool bad, int mute, struct simt_report *report);

@@ -1,4 +1,5 @@
-/* product_nodes.c - runs a number of cases of the nodes MUL_MAT, MUL_MAT_ID and EMBED (product_node_case.h).
+/* product_nodes.c - runs a number of cases of the nodes MUL_MAT, MUL_MAT_ID, MUL_MAT_HEADS and EMBED
+ * (product_node_case.h).
  *
  *   product_nodes [first seed] [seeds] [long]: long: also rows of real models' lengths */
 #include "product_node_case.h"
@@ -38,6 +39,7 @@ int main(int argc, char **argv)
         struct simt_report report;
         failures += check(product_node_multiply(&of, -1, &report), &of, &report);
         failures += check(product_node_route(&of, -1, &report), &of, &report);
+        failures += check(product_node_parts(&of, -1, &report), &of, &report);
         failures += check(product_node_gather(&of, false, -1, &report), &of, &report);
         if (seed % 4 == 0)
             failures += check(product_node_gather(&of, true, -1, &report), &of, &report);

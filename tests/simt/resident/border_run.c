@@ -122,20 +122,60 @@ static int launch_experts(struct border_run *r, const struct manner *m, struct s
                            r->muted == BORDER_EXPERT_SUM ? m->mute : -1, report);
 }
 
+/* Joins columns 0 and 3 in column 1; brings column 0 to length 1 there; the gates of columns 0 and 3 into
+ * column 2. */
+static int launch_recurrent(struct border_run *r, const struct manner *m, struct simt_report *report)
+{
+    const struct decoder_args *a = &r->rig.args;
+    const struct node_step step = {.step = a->staged + DECODER_STEP_AT, .fault = a->abort_word, .head = 1};
+    struct l2_norm_args unit = {
+        .step = step,
+        .in = column(r, 0),
+        .out = column(r, 1),
+        .shape = {.n_key_heads = 1, .n_value_heads = 2, .key_dim = WIDTH / 4, .value_dim = WIDTH / 4},
+        .eps = 1};
+    struct delta_gate_args gates = {.step = step,
+                                    .b = column(r, 0),
+                                    .alpha = column(r, 3),
+                                    .out = column(r, 2),
+                                    .decay = a->buffers.rows,
+                                    .dt = a->buffers.rows,
+                                    .shape = {.n_key_heads = 1, .n_value_heads = WIDTH / 2}};
+    struct join_args join = {.step = step,
+                             .a = column(r, 0),
+                             .b = column(r, 3),
+                             .out = column(r, 1),
+                             .width = WIDTH,
+                             .first = WIDTH / 2};
+    join.a.gathered = join.b.gathered = 1;
+    unit.in.gathered = gates.b.gathered = gates.alpha.gathered = 1;
+    int rc = launch(r, "join", &join, FLAT_THREADS, FLAT_BLOCKS, m, r->muted == BORDER_JOIN ? m->mute : -1,
+                    report);
+    if (rc < 0)
+        return rc;
+    rc = launch(r, "l2_norm", &unit, NODE_L2_NORM_THREADS, FLAT_BLOCKS, m,
+                r->muted == BORDER_L2_NORM ? m->mute : -1, report);
+    return rc < 0 ? rc
+                  : launch(r, "delta_gate", &gates, FLAT_THREADS, FLAT_BLOCKS, m,
+                           r->muted == BORDER_DELTA_GATE ? m->mute : -1, report);
+}
+
 static int launch_nodes(struct border_run *r, const struct manner *m, struct simt_report *report)
 {
     static const struct {
         const char *name;
         enum border_kernel kernel;
         uint32_t to;
-    } nodes[] = {{"add", BORDER_ADD, 1},     {"mul", BORDER_MUL, 2},
-                 {"silu", BORDER_SILU, 3},   {"gelu", BORDER_GELU, 1},
-                 {"scale", BORDER_SCALE, 2}, {"soft_cap", BORDER_SOFT_CAP, 3},
-                 {"gate", BORDER_GATE, 1},   {"swiglu_clamped", BORDER_SWIGLU_CLAMPED, 2}};
+    } nodes[] = {{"add", BORDER_ADD, 1},        {"mul", BORDER_MUL, 2},
+                 {"silu", BORDER_SILU, 3},      {"gelu", BORDER_GELU, 1},
+                 {"scale", BORDER_SCALE, 2},    {"soft_cap", BORDER_SOFT_CAP, 3},
+                 {"gate", BORDER_GATE, 1},      {"swiglu_clamped", BORDER_SWIGLU_CLAMPED, 2},
+                 {"sigmoid", BORDER_SIGMOID, 1}};
     int rc = 0;
     for (size_t i = 0; rc >= 0 && i < sizeof nodes / sizeof nodes[0]; i++)
         rc = launch_flat(r, nodes[i].name, nodes[i].kernel, nodes[i].to, m, report);
-    return rc < 0 ? rc : launch_experts(r, m, report);
+    rc = rc < 0 ? rc : launch_experts(r, m, report);
+    return rc < 0 ? rc : launch_recurrent(r, m, report);
 }
 
 /* Writes the output of a sample node. */

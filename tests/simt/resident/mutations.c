@@ -67,12 +67,14 @@ static int run_seed(void *context, uint32_t sm, uint64_t seed, int mute, struct 
 int main(int argc, char **argv)
 {
     static const struct mutation_subject subjects[] = {
-        {"toy_decoder", TOY},    {"step_io", BORDER_OF_STEPS},
-        {"add", BORDER_ADD},     {"mul", BORDER_MUL},
-        {"silu", BORDER_SILU},   {"gelu", BORDER_GELU},
-        {"scale", BORDER_SCALE}, {"soft_cap", BORDER_SOFT_CAP},
-        {"gate", BORDER_GATE},   {"swiglu_clamped", BORDER_SWIGLU_CLAMPED},
-        {"route", BORDER_ROUTE}, {"expert_sum", BORDER_EXPERT_SUM}};
+        {"toy_decoder", TOY},        {"step_io", BORDER_OF_STEPS},
+        {"add", BORDER_ADD},         {"mul", BORDER_MUL},
+        {"silu", BORDER_SILU},       {"gelu", BORDER_GELU},
+        {"scale", BORDER_SCALE},     {"soft_cap", BORDER_SOFT_CAP},
+        {"gate", BORDER_GATE},       {"swiglu_clamped", BORDER_SWIGLU_CLAMPED},
+        {"route", BORDER_ROUTE},     {"expert_sum", BORDER_EXPERT_SUM},
+        {"sigmoid", BORDER_SIGMOID}, {"join", BORDER_JOIN},
+        {"l2_norm", BORDER_L2_NORM}, {"delta_gate", BORDER_DELTA_GATE}};
     struct mutation_suite suite = {.subjects = subjects,
                                    .n_subjects = sizeof subjects / sizeof subjects[0],
                                    .clean_seeds = 30,

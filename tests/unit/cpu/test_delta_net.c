@@ -1,27 +1,17 @@
 /* Recurrent layers: every way to run one gives the same bits, near those of exact. */
 #include "abi/delta.h"
 #include "cpu/ops/ops.h"
-#include "support/decoder_run.h"
 #include "support/models/made_model.h"
 #include "support/sanitized.h"
+#include "support/state_run.h"
 
 #include <errno.h>
 #include <math.h>
 
-enum { N_TOKENS = 100, N_VOCAB = 512, N_SEEN = 8 };
+enum { N_TOKENS = STATE_TOKENS, N_VOCAB = STATE_VOCAB, N_SEEN = 8 };
 
 static const char *const shapes[] = {"tiny-qwen35", "tiny-qwen35moe", "tiny-qwen3next"};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
-
-static const int32_t *text(void)
-{
-    static int32_t tokens[N_TOKENS];
-    for (uint32_t i = 0, x = 77; i < N_TOKENS; i++) {
-        x = x * 1664525u + 1013904223u;
-        tokens[i] = (int32_t)(x >> 16) % 256;
-    }
-    return tokens;
-}
 
 /* The last rows have logits in every run. */
 static void expect_tail(const float *wanted, const float *found, const char *what)
@@ -34,7 +24,7 @@ static void expect_tail(const float *wanted, const float *found, const char *wha
 
 static void expect_same(const float *wanted, struct decoder_run_config c, uint32_t chunk, const char *what)
 {
-    float *found = decoder_run_logits(&c, text(), N_TOKENS, chunk);
+    float *found = decoder_run_logits(&c, state_text(), N_TOKENS, chunk);
     expect_tail(wanted, found, what);
     free(found);
 }
@@ -44,7 +34,7 @@ static void check_shape(const char *shape, const char *quant)
     char path[64];
     made_model(shape, quant, path);
     struct decoder_run_config c = {.path = path};
-    float *wanted = decoder_run_logits(&c, text(), N_TOKENS, 25);
+    float *wanted = decoder_run_logits(&c, state_text(), N_TOKENS, 25);
     expect_same(wanted, (struct decoder_run_config){.path = path, .n_threads = 3}, 1,
                 "three threads, row by row");
     c.kind = EXECUTOR_EAGER;
@@ -77,16 +67,16 @@ Test(delta_net, gives_a_sequence_the_same_bits_beside_others_and_in_a_used_slot)
     made_model(shapes[0], "q8_0", path);
     struct decoder_run_config c = {.path = path, .n_threads = 2};
     struct decoder_run r;
-    float *wanted = decoder_run_logits(&c, text(), N_TOKENS, 30);
+    float *wanted = decoder_run_logits(&c, state_text(), N_TOKENS, 30);
     float *found = calloc((size_t)N_TOKENS * N_VOCAB, sizeof *found);
     uint32_t at[3] = {0, 0, 0}, index[N_TOKENS];
     decoder_run_open(&r, &c);
-    decoder_run_feed(&r, 1, text() + 20, N_TOKENS - 20, 50, NULL);
+    decoder_run_feed(&r, 1, state_text() + 20, N_TOKENS - 20, 50, NULL);
     while (at[1] < N_TOKENS) {
         uint32_t first = at[1];
         for (uint32_t slot = 0; slot < 3; slot++)
             for (uint32_t i = 0; i < 2 * slot + 1 && at[slot] < N_TOKENS; i++, at[slot]++) {
-                int32_t token = text()[(at[slot] + (slot == 1 ? 0 : 11 + slot)) % N_TOKENS];
+                int32_t token = state_text()[(at[slot] + (slot == 1 ? 0 : 11 + slot)) % N_TOKENS];
                 uint32_t logits = decoder_run_row(&r, slot, at[slot], token, slot == 1);
                 index[at[slot]] = slot == 1 ? logits : index[at[slot]];
             }
@@ -119,10 +109,10 @@ Test(delta_net, agrees_with_exact)
         char path[64];
         made_model(shapes[i], "f32", path);
         struct decoder_run_config c = {.path = path};
-        float *found = decoder_run_logits(&c, text(), N_TOKENS, 25);
+        float *found = decoder_run_logits(&c, state_text(), N_TOKENS, 25);
         c.kind = EXECUTOR_EAGER;
         c.arithmetic = BACKEND_EXACT;
-        float *exact = decoder_run_logits(&c, text(), N_TOKENS, 31);
+        float *exact = decoder_run_logits(&c, state_text(), N_TOKENS, 31);
         for (uint32_t t = N_TOKENS - N_SEEN; t < N_TOKENS; t++) {
             double d = distance(found + (size_t)t * N_VOCAB, exact + (size_t)t * N_VOCAB);
             cr_assert(d < 5e-3, "%s position %u: %g", shapes[i], t, d);
@@ -143,71 +133,17 @@ Test(delta_net, refuses_rows_that_do_not_follow_one_another)
         struct decoder_run r;
         struct error err = {0};
         decoder_run_open(&r, &c);
-        decoder_run_feed(&r, 0, text(), 2, 2, NULL);
+        decoder_run_feed(&r, 0, state_text(), 2, 2, NULL);
         for (int j = 0; j < 2; j++)
             decoder_run_row(&r, 0, wrong[i][j], 5, false);
         r.step->id++;
         cr_assert_eq(executor_submit(r.x, r.step, &err), -EINVAL, "%d", i);
         cr_assert(strstr(err.text, "recurrent layer"), "%s", err.text);
         r.step->n_rows = 0;
-        decoder_run_feed(&r, 0, text(), 5, 5, NULL); /* a new sequence may begin all the same */
+        decoder_run_feed(&r, 0, state_text(), 5, 5, NULL); /* a new sequence may begin all the same */
         decoder_run_close(&r);
     }
     (void)unlink(path);
-}
-
-static void state_op(struct decoder_run *r, uint32_t kind, uint32_t page, uint32_t from, uint32_t pos)
-{
-    r->step->page_ops[r->step->n_page_ops++] =
-        (struct step_page_op){.kind = kind, .page = page, .from = from, .host_offset = pos};
-}
-
-/* Rows [first, last) of a slot in one step; the logits of the last into out. */
-static void feed_rows(struct decoder_run *r, uint32_t slot, uint32_t first, uint32_t last, float *out)
-{
-    uint32_t index = 0;
-    for (uint32_t i = first; i < last; i++)
-        index = decoder_run_row(r, slot, i, text()[i], i + 1 == last);
-    decoder_run_step(r);
-    memcpy(out, executor_logits(r->x, index), N_VOCAB * sizeof *out);
-}
-
-/* A step keeps states behind three of its rows, two of them for slots; each sequence that begins with one of
- * them goes on as the first one does. Its pages are those of slot 0. */
-static void check_snapshots(const char *path, enum executor_kind kind, uint32_t n_threads)
-{
-    static const uint32_t behind[3] = {1, 2, 40};
-    struct decoder_run_config c = {.path = path, .kind = kind, .n_threads = n_threads};
-    float *wanted = decoder_run_logits(&c, text(), N_TOKENS, 25), found[N_VOCAB];
-    struct decoder_run r;
-    decoder_run_open(&r, &c);
-    const uint32_t to[3] = {8 + 3, 1, 2};
-    for (int i = 2; i >= 0; i--)
-        state_op(&r, STEP_STATE_SAVE, to[i], 0, behind[i] - 1);
-    feed_rows(&r, 0, 0, N_TOKENS, found);
-    cr_assert_eq(memcmp(found, wanted + (size_t)(N_TOKENS - 1) * N_VOCAB, sizeof found), 0);
-    for (uint32_t i = 0; i < 3; i++) {
-        uint32_t slot = i == 0 ? 3 : to[i];
-        for (uint32_t page = 0; page < (N_TOKENS + 63) / 64; page++)
-            r.step->edits[r.step->n_edits++] =
-                (struct step_table_edit){.slot = slot, .index = page, .page = page};
-        r.n_mapped[slot] = (N_TOKENS + 63) / 64;
-        if (i == 0)
-            state_op(&r, STEP_STATE_LOAD, slot, to[i], 0);
-        for (uint32_t pos = behind[i]; pos < N_TOKENS; pos++) {
-            uint32_t index = decoder_run_row(&r, slot, pos, text()[pos], pos + 1 == N_TOKENS);
-            r.step->rows[r.step->n_rows - 1].flags = STEP_ROW_CACHED;
-            if (pos % 30 != 29 && pos + 1 < N_TOKENS)
-                continue;
-            decoder_run_step(&r);
-            if (pos + 1 == N_TOKENS)
-                memcpy(found, executor_logits(r.x, index), sizeof found);
-        }
-        cr_assert_eq(memcmp(found, wanted + (size_t)(N_TOKENS - 1) * N_VOCAB, sizeof found), 0, "state %u",
-                     i);
-    }
-    decoder_run_close(&r);
-    free(wanted);
 }
 
 Test(delta_net, goes_on_from_a_state_that_was_kept_behind_any_row)
@@ -215,37 +151,18 @@ Test(delta_net, goes_on_from_a_state_that_was_kept_behind_any_row)
     for (int i = 0; i < N_SHAPES; i++) {
         char path[64];
         made_model(shapes[i], "q4_k_m", path);
-        check_snapshots(path, EXECUTOR_PERSISTENT, 2);
-        check_snapshots(path, EXECUTOR_EAGER, 1);
+        state_check_snapshots(&(struct decoder_run_config){.path = path, .n_threads = 2});
+        state_check_snapshots(
+            &(struct decoder_run_config){.path = path, .kind = EXECUTOR_EAGER, .n_threads = 1});
         (void)unlink(path);
     }
 }
 
-/* A state that was exported part by part is, when imported, the state that it was. */
 Test(delta_net, goes_on_from_a_state_that_was_exported_and_imported)
 {
     char path[64];
-    float wanted[N_VOCAB], found[N_VOCAB];
     made_model(shapes[0], "q8_0", path);
-    const struct decoder_run_config c = {.path = path};
-    struct backend_info info;
-    struct decoder_run r;
-    decoder_run_open(&r, &c);
-    executor_info(r.x, &info);
-    uint64_t part = kv_page_size(&info.kv), n_parts = (info.state_size + part - 1) / part;
-    cr_assert(n_parts > 1 && n_parts * part > info.state_size); /* the last one is shorter */
-    state_op(&r, STEP_STATE_SAVE, 8, 0, 39);
-    feed_rows(&r, 0, 0, 50, wanted);
-    for (uint32_t i = 0; i < n_parts; i++)
-        state_op(&r, STEP_STATE_EXPORT, 8, i, (uint32_t)(i * part / 64));
-    decoder_run_step(&r);
-    for (uint32_t i = 0; i < n_parts; i++)
-        state_op(&r, STEP_STATE_IMPORT, 11, i, (uint32_t)(i * part / 64));
-    decoder_run_step(&r);
-    state_op(&r, STEP_STATE_LOAD, 0, 11, 0);
-    feed_rows(&r, 0, 40, 50, found);
-    cr_assert_eq(memcmp(wanted, found, sizeof wanted), 0);
-    decoder_run_close(&r);
+    state_check_exported(&(struct decoder_run_config){.path = path});
     (void)unlink(path);
 }
 
@@ -280,7 +197,7 @@ Test(delta_net, refuses_operations_on_states_that_have_no_order)
     struct decoder_run r;
     decoder_run_open(&r, &c);
     state_op(&r, STEP_STATE_SAVE, 8, 0, 3);
-    feed_rows(&r, 0, 0, 5, logits);
+    state_feed(&r, 0, 0, 5, logits);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct error err = {0};
         decoder_run_row(&r, 0, 5, 1, false);
@@ -293,7 +210,7 @@ Test(delta_net, refuses_operations_on_states_that_have_no_order)
         r.step->n_rows = r.step->n_page_ops = 0;
         r.step->id--;
     }
-    feed_rows(&r, 0, 5, 7, logits); /* nothing has changed */
+    state_feed(&r, 0, 5, 7, logits); /* nothing has changed */
     decoder_run_close(&r);
     (void)unlink(path);
 }
