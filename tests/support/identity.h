@@ -17,7 +17,16 @@
 #define IDENTITY_PROMPT 150
 #define IDENTITY_TOKENS 40
 #endif
-enum { N_PROMPT = IDENTITY_PROMPT, N_TOKENS = IDENTITY_TOKENS, N_TOP = 3, N_NEIGHBOURS = 7, N_CTX = 256 };
+#ifndef IDENTITY_CTX
+#define IDENTITY_CTX 256
+#endif
+enum {
+    N_PROMPT = IDENTITY_PROMPT,
+    N_TOKENS = IDENTITY_TOKENS,
+    N_TOP = 3,
+    N_NEIGHBOURS = 7,
+    N_CTX = IDENTITY_CTX
+};
 
 struct circumstances {
     enum executor_kind kind;
