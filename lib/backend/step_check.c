@@ -11,7 +11,7 @@
 
 struct step_checker {
     struct step_limits limits;
-    uint32_t pages_per_slot;
+    uint32_t pages_per_slot, n_masks;
     uint32_t *tables;   /* [n_slots][pages_per_slot] */
     uint32_t *n_mapped; /* [n_slots]: pages without a gap from position 0 */
     uint32_t *next_pos; /* [n_slots]: the least position of the next row of this step */
@@ -173,8 +173,9 @@ static int check_slots(const struct step_limits *l, const struct step *s, struct
     return 0;
 }
 
-static int check_logits(const struct step_limits *l, const struct step *s, struct error *err)
+static int check_logits(const struct step_checker *c, const struct step *s, struct error *err)
 {
+    const struct step_limits *l = &c->limits;
     for (uint32_t i = 0; i < s->n_logits; i++) {
         const struct step_logit *logit = &s->logits[i];
         if (logit->row >= s->n_rows)
@@ -184,6 +185,8 @@ static int check_logits(const struct step_limits *l, const struct step *s, struc
                              logit->row, logit->row, s->rows[logit->row].logit_index);
         if (logit->n_top > STEP_MAX_TOP)
             return too_large(err, "logits", i, "n_top", logit->n_top, STEP_MAX_TOP + 1);
+        if (logit->mask > c->n_masks)
+            return too_large(err, "logits", i, "mask", logit->mask, (uint64_t)c->n_masks + 1);
         if (logit->target < -1 || (logit->target >= 0 && (uint32_t)logit->target >= l->n_vocab))
             return error_set(err, -EINVAL, "step: logits[%u].target is %d, must be in -1..%u", i,
                              logit->target, l->n_vocab - 1);
@@ -392,6 +395,11 @@ static int check_recurrent(struct step_checker *c, const struct step *s, struct 
     return 0;
 }
 
+void step_checker_masks(struct step_checker *c, uint32_t n_masks)
+{
+    c->n_masks = n_masks;
+}
+
 int step_check(struct step_checker *c, const struct step *s, struct error *err)
 {
     int rc = check_counts(&c->limits, s, err);
@@ -400,7 +408,7 @@ int step_check(struct step_checker *c, const struct step *s, struct error *err)
     if (rc == 0)
         rc = check_slots(&c->limits, s, err);
     if (rc == 0)
-        rc = check_logits(&c->limits, s, err);
+        rc = check_logits(c, s, err);
     if (rc == 0)
         rc = check_edits(c, s, err);
     if (rc < 0)

@@ -23,6 +23,9 @@ struct step_checker; /* opaque: the fields are in step_check.c */
 int step_checker_open(struct step_checker **out, const struct step_limits *limits, struct error *err);
 void step_checker_close(struct step_checker *c); /* NULL is fine */
 
+/* Sets the number of masks that steps may name from now on; at first there are none. */
+void step_checker_masks(struct step_checker *c, uint32_t n_masks);
+
 /* Returns 0, or -EINVAL with words that name entry, value and limit; the checker is then unchanged. */
 int step_check(struct step_checker *c, const struct step *step, struct error *err);
 

@@ -209,9 +209,10 @@ static void decoder_finish_step(struct decoder *d)
 static void cpu_masks(struct backend *be, const uint32_t *masks, uint32_t n, uint32_t words)
 {
     struct decoder *d = (struct decoder *)be;
+    assert(n == 0 || words >= (d->n_vocab + 31) / 32);
     d->masks = masks;
-    d->n_masks = n;
     d->mask_words = words;
+    step_checker_masks(d->checker, n);
 }
 
 static int cpu_submit(struct backend *be, const struct step *step, struct error *err)

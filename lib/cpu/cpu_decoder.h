@@ -74,8 +74,8 @@ struct decoder {
     struct trace trace;      /* of the newest step with rows; closed: none is wanted */
     _Atomic uint64_t *op_ns; /* [n_ops]: time that each op of the program has taken so far */
 
-    const uint32_t *masks; /* of step_logit.mask: n_masks of mask_words each */
-    uint32_t n_masks, mask_words;
+    const uint32_t *masks; /* of step_logit.mask: of mask_words each */
+    uint32_t mask_words;
 
     /* Steps in flight: a ring, the oldest at ring_first. */
     struct step *ring[DECODER_RING];

@@ -26,10 +26,8 @@ static int32_t pick(const struct decoder *d, const struct step_row *row, const s
     const struct slot *slot = &d->slots.slot[row->slot];
     bool bans = want->flags & STEP_BAN_END;
     const uint32_t *mask = NULL;
-    if (want->mask) {
-        assert(want->mask <= d->n_masks && d->mask_words >= (d->n_vocab + 31) / 32);
+    if (want->mask)
         mask = d->masks + (size_t)(want->mask - 1) * d->mask_words;
-    }
     uint32_t start = slot->history_start, n = row->pos + 1;
     struct sampler_input in = {
         .logits = logits,

@@ -1,4 +1,4 @@
-/* The check of a step where layers with windows have pages of their own. */
+/* The check of a step: pages where layers with windows have pages of their own, and masks. */
 #include "backend/step_check.h"
 
 #include <criterion/criterion.h>
@@ -77,4 +77,33 @@ Test(step_check, a_transfer_ends_within_the_buffer)
     expect(fine, op(STEP_PAGE_IMPORT, N_PAGES, 0, 2 * PAGE - WINDOW), N_WINDOWS, NULL);
     expect(fine, op(STEP_PAGE_IMPORT, N_PAGES, 0, 2 * PAGE - WINDOW + 64), N_WINDOWS, "ends beyond");
     expect((struct step_table_edit){.page = 1}, op(STEP_PAGE_IMPORT, 2, 0, PAGE + 64), 0, "ends beyond");
+}
+
+/* Checks a step with one row that is sampled, with that mask of n_masks. */
+static void expect_mask(uint32_t mask, uint32_t n_masks, const char *says)
+{
+    struct step_limits limits = {
+        .n_slots = 1, .n_ctx = 64, .n_vocab = 100, .n_pages = N_PAGES, .max_rows = STEP_MAX_ROWS};
+    struct step_checker *c = NULL;
+    struct error err = {0};
+    struct step *s = calloc(1, sizeof *s);
+    cr_assert_not_null(s);
+    cr_assert_eq(step_checker_open(&c, &limits, NULL), 0);
+    step_checker_masks(c, n_masks);
+    s->id = s->n_edits = s->n_rows = s->n_logits = 1;
+    s->logits[0] = (struct step_logit){.target = -1, .mask = mask};
+    int rc = step_check(c, s, &err);
+    cr_assert_eq(rc, says ? -EINVAL : 0, "%d: %s", rc, err.text);
+    cr_assert(!says || strstr(err.text, says), "%s", err.text);
+    step_checker_close(c);
+    free(s);
+}
+
+Test(step_check, a_mask_is_one_that_the_host_has_named)
+{
+    expect_mask(0, 0, NULL);
+    expect_mask(3, 3, NULL);
+    expect_mask(1, 0, "logits[0].mask is 1, must be below 1");
+    expect_mask(4, 3, "logits[0].mask is 4, must be below 4");
+    expect_mask(UINT32_MAX, 3, "logits[0].mask is 4294967295, must be below 4");
 }
