@@ -256,7 +256,7 @@ static int open_trace(struct bench_trace_file *file, const struct config *cfg,
 {
     if (!opt->trace)
         return 0;
-    if (cfg->executor != EXECUTOR_PERSISTENT)
+    if (cfg->executor != EXECUTOR_PERSISTENT && cfg->executor != CONFIG_EXECUTOR_AUTO)
         return error_set(err, -EINVAL, "--trace: only executor persistent can be traced");
     return bench_trace_open(file, opt->trace, err);
 }
@@ -300,10 +300,12 @@ static int run_others(struct offline *o, struct config *cfg, const struct bench_
 {
     static const int kinds[] = {EXECUTOR_PERSISTENT, EXECUTOR_GRAPH, EXECUTOR_EAGER};
     bool has_graph = executor_backend(o->runtime.executor)->ops->has_graph;
-    int first = cfg->executor, rc = 0;
+    int first = (int)executor_kind(o->runtime.executor), rc = 0;
+    bool lacks_decoder = cfg->executor == CONFIG_EXECUTOR_AUTO && first != EXECUTOR_PERSISTENT;
 
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds && rc == 0; i++) {
-        if (kinds[i] == first || (kinds[i] == EXECUTOR_GRAPH && !has_graph))
+        if (kinds[i] == first || (kinds[i] == EXECUTOR_GRAPH && !has_graph) ||
+            (kinds[i] == EXECUTOR_PERSISTENT && lacks_decoder))
             continue;
         cfg->executor = kinds[i];
         offline_close(o);
@@ -340,6 +342,8 @@ static int bench_model(struct config *cfg, const struct bench_options *opt, stru
     }
     describe_machine(&o, &report);
     rc = run_tests(&o, &plan, opt, &report, rows, err);
+    if (rc == 0 && opt->trace && executor_kind(o.runtime.executor) != EXECUTOR_PERSISTENT)
+        rc = error_set(err, -EINVAL, "--trace: only executor persistent can be traced");
     if (rc == 0 && opt->trace)
         rc = run_traces(&o, cfg, &plan, &file, &report, traces, err);
     if (rc == 0 && opt->ops)

@@ -20,7 +20,9 @@
 
 #define CONFIG_FILE     HEARTH_CONFIG_FILE /* "/etc/hearth/hearthd.conf" unless installed elsewhere */
 #define CONFIG_MAX_KEYS 64
-#define CONFIG_KV_AUTO  KV_N_TYPES /* runtime_kv_type() says which */
+/* persistent, or where the backend's decoder does not run the model, graph */
+#define CONFIG_EXECUTOR_AUTO (EXECUTOR_GRAPH + 1)
+#define CONFIG_KV_AUTO       KV_N_TYPES /* runtime_kv_type() says which */
 
 enum config_backend { CONFIG_AUTO, CONFIG_CPU, CONFIG_CUDA };
 enum config_unknown { CONFIG_REJECT, CONFIG_IGNORE };
@@ -52,7 +54,7 @@ struct config {
     char *chat_template; /* a file, "chatml", or "": the model's own */
     char *chat_format;   /* "auto": by the template; else a name of toolcall.h */
     int backend;         /* enum config_backend */
-    int executor;        /* enum executor_kind */
+    int executor;        /* enum executor_kind, or CONFIG_EXECUTOR_AUTO */
     int arithmetic;      /* enum backend_arithmetic */
     char *isa;           /* cpu: auto, avx512, avxvnni, avx2, amx, scalar */
     char *cpu_tuning;    /* cpu: auto, off, or a file */

@@ -15,7 +15,8 @@
 #define HOUR 3600000
 
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
-static const char *const executors[] = {"persistent", "eager", "graph", NULL}; /* enum executor_kind */
+static const char *const executors[] = {"persistent", "eager", "graph", "auto",
+                                        NULL}; /* enum executor_kind, CONFIG_EXECUTOR_AUTO */
 static const char *const arithmetics[] = {"int8", "exact", NULL};              /* enum backend_arithmetic */
 static const char *const kv_types[] = {"f16", "q8_0", "bf16", "auto",
                                        NULL}; /* enum kv_type, CONFIG_KV_AUTO */
@@ -79,8 +80,9 @@ const struct config_key config_keys[] = {
     {STRING(chat_format, "auto"), .choices = chat_formats,
      .help = "How the model marks tool calls and reasoning in its text. auto: as its chat template shows; none: all is content."},
     {CHOICE(backend, "auto", backends), .help = "Device that runs the model. auto: cuda if a GPU can run it, else cpu; the log says why."},
-    {CHOICE(executor, "persistent", executors),
-     .help = "How steps run. persistent: one resident decoder; eager: node by node; graph: a captured CUDA graph (cuda only)."},
+    {CHOICE(executor, "auto", executors),
+     .help = "How steps run. persistent: one resident decoder; eager: node by node; graph: a captured CUDA graph (cuda only). "
+             "auto: persistent, but graph for a model that cuda's decoder lacks an operation of; the log says which."},
     {CHOICE(arithmetic, "int8", arithmetics),
      .help = "int8 is for serving; exact is the slow float reference (cpu with executor eager only)."},
     {STRING(isa, "auto"), .choices = isas, .help = "Instruction set of the cpu backend."},

@@ -25,27 +25,10 @@ static void expect_story(const char *text)
     cr_assert(*text && strncmp(recorded, text, strlen(text)) == 0, "got: %s", text);
 }
 
-static char *stats_text(const char *path)
-{
-    struct reply r = get("/stats");
-    json_t *root = reply_json(&r);
-    char *text = strdup(json_text(root, path));
-    json_decref(root);
-    reply_free(&r);
-    return text;
-}
-
-static void expect_stat(const char *path, const char *expected)
-{
-    char *text = stats_text(path);
-    cr_assert_str_eq(text, expected, "%s is %s", path, text);
-    free(text);
-}
-
 static void wait_state(const char *state)
 {
     for (int left = 12000;; left--) {
-        char *now = stats_text("decoder.state");
+        char *now = stat_text("decoder.state");
         bool there = strcmp(now, state) == 0;
         cr_assert(there || left > 0, "the decoder is %s, not %s", now, state);
         free(now);
@@ -458,7 +441,7 @@ static void expect_cpu(const char *fault, const char *words, bool is_warned)
     setenv("SIMT_FAULT", fault, 1);
     daemon_start((const char *[]){"--backend", "auto", "--libcuda", LIBCUDA, NULL});
     expect_stat("device.backend", "cpu");
-    char *why = stats_text("device.why"), *log = daemon_read_log();
+    char *why = stat_text("device.why"), *log = daemon_read_log();
     cr_assert_not_null(strstr(why, words), "%s", why);
     cr_assert_not_null(strstr(log, words), "%s", log);
     cr_assert_eq(strstr(log, "warning: backend auto uses cpu: ") != NULL, is_warned, "%s", log);

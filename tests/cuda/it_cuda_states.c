@@ -3,7 +3,7 @@
  * model with windows and back. */
 #include "integration/admin.h"
 
-#define CUDA     "--backend", "cuda", "--libcuda", LIBCUDA, "--executor", "graph"
+#define CUDA     "--backend", "cuda", "--libcuda", LIBCUDA
 #define N_PROMPT 150
 #define N_CACHED 128 /* of them: full pages before the last token */
 
@@ -50,6 +50,7 @@ Test(cuda_states, a_restart_goes_on_from_the_state_on_the_disk, .timeout = 600)
                                  "--n-ctx", "256",     "--kv-memory", "8M",      "--prefix-cache-dir",
                                  dir,       NULL};
     daemon_start(flags);
+    expect_stat("decoder.executor", "graph"); /* as auto says: the decoder has no delta net */
     expect_text(wanted, 0);
     cr_assert_gt(stat_number("kv.states"), 0);
     long long n = n_files();
@@ -70,6 +71,7 @@ static void ask_in_turns(char *text[3])
 {
     text[0] = ask(0);
     admin_swapped("gemma3.gguf");
+    expect_stat("decoder.executor", "persistent");
     text[1] = ask(0);
     admin_swapped("qwen35.gguf");
     text[2] = ask(0); /* the model that came back has nothing in its cache */
@@ -95,5 +97,6 @@ Test(cuda_states, a_model_with_states_is_swapped_for_one_with_windows_and_back, 
         free(wanted[i]);
     }
     cr_assert_gt(stat_number("kv.states"), 0);
+    expect_stat("decoder.executor", "graph");
     admin_finish();
 }

@@ -228,6 +228,23 @@ long long stat_number(const char *path)
     return v;
 }
 
+char *stat_text(const char *path)
+{
+    struct reply r = get("/stats");
+    json_t *root = reply_json(&r);
+    char *text = strdup(json_text(root, path));
+    json_decref(root);
+    reply_free(&r);
+    return text;
+}
+
+void expect_stat(const char *path, const char *expected)
+{
+    char *text = stat_text(path);
+    cr_assert_str_eq(text, expected, "%s is %s", path, text);
+    free(text);
+}
+
 long long metric(const char *name)
 {
     struct reply r = get("/metrics");

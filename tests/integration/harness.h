@@ -60,6 +60,9 @@ json_t *generate(const char *body); /* POST /generate */
 int send_as(const char *id, const char *body);
 /* A number of /stats, by path. */
 long long stat_number(const char *path);
+/* A text of /stats, to free; and the check that it is the one expected. */
+char *stat_text(const char *path);
+void expect_stat(const char *path, const char *expected);
 /* Waits until a figure of /stats has this value; fails after a minute. */
 void wait_stat(const char *path, long long value);
 /* A whole number of /metrics. */

@@ -39,6 +39,12 @@ static int check_tuning(const char *path, struct error *err)
     return error_set(err, -EINVAL, "cpu_tuning: %s: %s", path, strerror(EISDIR));
 }
 
+/* The executor that is tried first. */
+static enum executor_kind first_executor(const struct config *cfg)
+{
+    return cfg->executor == CONFIG_EXECUTOR_AUTO ? EXECUTOR_PERSISTENT : (enum executor_kind)cfg->executor;
+}
+
 int runtime_check(const struct config *cfg, struct error *err)
 {
     const struct backend_ops *ops = named_backend(cfg);
@@ -46,8 +52,7 @@ int runtime_check(const struct config *cfg, struct error *err)
 
     if (rc < 0 || !ops)
         return rc;
-    return executor_check((enum executor_kind)cfg->executor, ops, (enum backend_arithmetic)cfg->arithmetic,
-                          err);
+    return executor_check(first_executor(cfg), ops, (enum backend_arithmetic)cfg->arithmetic, err);
 }
 
 uint32_t runtime_default_n_ctx(const struct model_config *mc)
@@ -76,11 +81,28 @@ static uint32_t end_tokens(const struct runtime *r, const int32_t **out)
     return (uint32_t)n;
 }
 
+/* auto: graph where the decoder does not run the model, and no worse reason than the decoder's if it fails.
+ */
+static int open_kind(struct runtime *r, const struct config *cfg, const struct backend_ops *ops,
+                     const struct backend_config *bc, struct error *err)
+{
+    int rc = executor_open(&r->executor, first_executor(cfg), ops, bc, r->model, err);
+
+    if (rc != -ENOTSUP || cfg->executor != CONFIG_EXECUTOR_AUTO || !ops->has_graph)
+        return rc;
+    struct error graph = {0};
+    if (executor_open(&r->executor, EXECUTOR_GRAPH, ops, bc, r->model, &graph) < 0)
+        return rc;
+    log_info("executor auto uses graph: %s", err->text);
+    *err = (struct error){0};
+    return 0;
+}
+
 static int open_on(struct runtime *r, const struct config *cfg, const struct backend_ops *ops,
                    const struct backend_config *bc, struct error *err)
 {
     struct backend_info info;
-    int rc = executor_open(&r->executor, (enum executor_kind)cfg->executor, ops, bc, r->model, err);
+    int rc = open_kind(r, cfg, ops, bc, err);
 
     if (rc < 0)
         return rc;

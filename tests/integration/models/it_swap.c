@@ -25,15 +25,6 @@ static char *ask(const char *path)
     return text;
 }
 
-static void expect_stat(const char *path, const char *expected)
-{
-    struct reply r = get("/stats");
-    json_t *root = reply_json(&r);
-    cr_assert_str_eq(json_text(root, path), expected);
-    json_decref(root);
-    reply_free(&r);
-}
-
 /* Starts with such a model and a stream on it that goes on for seconds; its socket. */
 static int begin_long_stream(struct reply *r)
 {

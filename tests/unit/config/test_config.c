@@ -60,7 +60,7 @@ Test(config, defaults_are_those_of_the_manual)
     cr_assert_eq(c.queue_tokens, 1 << 20);
     cr_assert_eq(c.max_body, 4 << 20);
     cr_assert_eq(c.timeout_ms, 0);
-    cr_assert_eq(c.executor, EXECUTOR_PERSISTENT);
+    cr_assert_eq(c.executor, CONFIG_EXECUTOR_AUTO);
     cr_assert_eq(c.arithmetic, BACKEND_INT8);
     config_free(&c);
 }
@@ -168,7 +168,7 @@ Test(config, a_word_that_is_no_choice_lists_the_choices)
     struct config c;
     struct error err = {0};
     cr_assert_eq(load_file(&c, "executor = eeger\n", &err), -EINVAL);
-    assert_has(err.text, "executor must be persistent, eager or graph (got \"eeger\")");
+    assert_has(err.text, "executor must be persistent, eager, graph or auto (got \"eeger\")");
     config_free(&c);
 }
 
