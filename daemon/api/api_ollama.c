@@ -11,6 +11,7 @@
 #include "model/model.h"
 #include "model_list.h"
 
+#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -67,6 +68,13 @@ static const struct field_name names[] = {
     {0},
 };
 
+/* 40.0 is a count, as Go reads numbers. */
+static bool is_whole(const json_t *value)
+{
+    double v = json_number_value(value);
+    return json_is_integer(value) || (json_is_real(value) && v == floor(v) && fabs(v) <= 1e15);
+}
+
 /* A negative num_predict is no limit, a negative seed none. */
 static void read_options(struct chat_json *c, const json_t *options)
 {
@@ -100,9 +108,11 @@ static void read_options(struct chat_json *c, const json_t *options)
     if (json_integer_value(json_object_get(options, "mirostat")) == 2) /* Ollama's has none any more */
         chat_json_copy(c, options, mirostat);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        const json_t *value = json_object_get(options, counts[i][0]);
-        if (json_is_integer(value) && json_integer_value(value) >= 0)
-            chat_json_set(c, counts[i][1], json_integer(json_integer_value(value)));
+        json_t *value = json_object_get(options, counts[i][0]);
+        if (is_whole(value) && json_number_value(value) >= 0)
+            chat_json_set(c, counts[i][1], json_integer((json_int_t)json_number_value(value)));
+        else if (value && !json_is_null(value) && !is_whole(value))
+            chat_json_set(c, counts[i][1], json_incref(value)); /* to be refused by its name */
     }
 }
 

@@ -144,7 +144,7 @@ DAEMON_TEST(samplers, options_that_ollama_no_longer_has_cost_no_request)
 {
     static const char body[] =
         "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"stream\":false,\"options\":{"
-        "\"num_predict\":4,\"mirostat\":1,\"tfs_z\":0.9,\"num_ctx\":8192,\"penalize_newline\":true}}";
+        "\"num_predict\":4.0,\"mirostat\":1,\"tfs_z\":0.9,\"num_ctx\":8192,\"penalize_newline\":true}}";
     json_t *root = post_ok("/api/chat", body);
     cr_assert_eq(json_number(root, "eval_count"), 4);
     json_decref(root);
