@@ -280,7 +280,7 @@ static inline void events_line(struct events *e, char *line, bool *error)
     } else if (!strncmp(line, "data: ", 6)) {
         cr_assert(!e->done, "data after [DONE]");
         json_error_t words;
-        json_t *data = json_loads(line + 6, 0, &words);
+        json_t *data = json_loads(line + 6, JSON_ALLOW_NUL, &words); /* a model may write U+0000 */
         cr_assert_not_null(data, "%s: %s", words.text, line);
         if (*error)
             e->error = data;
