@@ -17,7 +17,7 @@
 static const char *const backends[] = {"auto", "cpu", "cuda", NULL};
 static const char *const executors[] = {"persistent", "eager", "graph", "auto",
                                         NULL}; /* enum executor_kind, CONFIG_EXECUTOR_AUTO */
-static const char *const arithmetics[] = {"int8", "exact", NULL};              /* enum backend_arithmetic */
+static const char *const arithmetics[] = {"int8", "exact", NULL}; /* enum backend_arithmetic */
 static const char *const kv_types[] = {"f16", "q8_0", "bf16", "auto",
                                        NULL}; /* enum kv_type, CONFIG_KV_AUTO */
 static const char *const isas[] = {"auto", "avx512", "avxvnni", "avx2", "amx", "scalar", NULL};
