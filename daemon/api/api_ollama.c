@@ -68,11 +68,13 @@ static const struct field_name names[] = {
     {0},
 };
 
-/* 40.0 is a count, as Go reads numbers. */
-static bool is_whole(const json_t *value)
+/* A count as it is, or one that is written 40.0, as an integer; anything else, to be refused by its name, as
+ * it is. A new reference. */
+static json_t *read_count(json_t *value)
 {
-    double v = json_number_value(value);
-    return json_is_integer(value) || (json_is_real(value) && v == floor(v) && fabs(v) <= 1e15);
+    double v = json_real_value(value);
+    bool whole = json_is_real(value) && v == floor(v) && fabs(v) <= 1e15;
+    return whole ? json_integer((json_int_t)v) : json_incref(value);
 }
 
 /* A negative num_predict is no limit, a negative seed none. */
@@ -108,11 +110,10 @@ static void read_options(struct chat_json *c, const json_t *options)
     if (json_integer_value(json_object_get(options, "mirostat")) == 2) /* Ollama's has none any more */
         chat_json_copy(c, options, mirostat);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        json_t *value = json_object_get(options, counts[i][0]);
-        if (is_whole(value) && json_number_value(value) >= 0)
-            chat_json_set(c, counts[i][1], json_integer((json_int_t)json_number_value(value)));
-        else if (value && !json_is_null(value) && !is_whole(value))
-            chat_json_set(c, counts[i][1], json_incref(value)); /* to be refused by its name */
+        json_t *value = read_count(json_object_get(options, counts[i][0]));
+        if (value && !json_is_null(value) && !(json_is_integer(value) && json_integer_value(value) < 0))
+            chat_json_set(c, counts[i][1], json_incref(value));
+        json_decref(value);
     }
 }
 

@@ -250,6 +250,11 @@ static int run_ops(struct offline *o, const struct config *cfg, const struct ben
     return rc;
 }
 
+static int refuse_trace(struct error *err)
+{
+    return error_set(err, -EINVAL, "--trace: only executor persistent can be traced");
+}
+
 /* Refuses --trace before anything is measured, or opens its file. */
 static int open_trace(struct bench_trace_file *file, const struct config *cfg,
                       const struct bench_options *opt, struct error *err)
@@ -257,7 +262,7 @@ static int open_trace(struct bench_trace_file *file, const struct config *cfg,
     if (!opt->trace)
         return 0;
     if (cfg->executor != EXECUTOR_PERSISTENT && cfg->executor != CONFIG_EXECUTOR_AUTO)
-        return error_set(err, -EINVAL, "--trace: only executor persistent can be traced");
+        return refuse_trace(err);
     return bench_trace_open(file, opt->trace, err);
 }
 
@@ -336,14 +341,16 @@ static int bench_model(struct config *cfg, const struct bench_options *opt, stru
     int rc = open_trace(&file, cfg, opt, err);
     if (rc == 0)
         rc = offline_open(&o, cfg, err);
+    if (rc == 0 && opt->trace && executor_kind(o.runtime.executor) != EXECUTOR_PERSISTENT) {
+        rc = refuse_trace(err);
+        offline_close(&o);
+    }
     if (rc < 0) {
         bench_trace_close(&file, NULL);
         return rc;
     }
     describe_machine(&o, &report);
     rc = run_tests(&o, &plan, opt, &report, rows, err);
-    if (rc == 0 && opt->trace && executor_kind(o.runtime.executor) != EXECUTOR_PERSISTENT)
-        rc = error_set(err, -EINVAL, "--trace: only executor persistent can be traced");
     if (rc == 0 && opt->trace)
         rc = run_traces(&o, cfg, &plan, &file, &report, traces, err);
     if (rc == 0 && opt->ops)

@@ -202,8 +202,8 @@ struct generation {
 
     char id[ID_RANDOM + 16];
     int64_t created; /* Unix seconds */
-    json_t *body;    /* while preparing; */
-    json_t *sent;    /* before it was translated */
+    json_t *body;    /* while preparing */
+    json_t *sent;    /* while preparing, if it was translated: the body as it came */
     struct params p;
     struct prompt *prompts; /* [n_prompts] */
     uint32_t n_prompts;

@@ -81,21 +81,24 @@ static uint32_t end_tokens(const struct runtime *r, const int32_t **out)
     return (uint32_t)n;
 }
 
-/* auto: graph where the decoder does not run the model, and no worse reason than the decoder's if it fails.
- */
+/* Where executor is auto and the decoder does not run the model, graph does. If graph fails too, its reason
+ * is the one to tell. */
 static int open_kind(struct runtime *r, const struct config *cfg, const struct backend_ops *ops,
                      const struct backend_config *bc, struct error *err)
 {
-    int rc = executor_open(&r->executor, first_executor(cfg), ops, bc, r->model, err);
+    struct error why = {0};
 
-    if (rc != -ENOTSUP || cfg->executor != CONFIG_EXECUTOR_AUTO || !ops->has_graph)
-        return rc;
-    struct error graph = {0};
-    if (executor_open(&r->executor, EXECUTOR_GRAPH, ops, bc, r->model, &graph) < 0)
-        return rc;
-    log_info("executor auto uses graph: %s", err->text);
-    *err = (struct error){0};
-    return 0;
+    if (cfg->executor != CONFIG_EXECUTOR_AUTO || !ops->has_graph)
+        return executor_open(&r->executor, first_executor(cfg), ops, bc, r->model, err);
+    int rc = executor_open(&r->executor, EXECUTOR_PERSISTENT, ops, bc, r->model, &why);
+    if (rc == 0)
+        return 0;
+    if (rc != -ENOTSUP)
+        return error_set(err, rc, "%s", why.text);
+    rc = executor_open(&r->executor, EXECUTOR_GRAPH, ops, bc, r->model, err);
+    if (rc == 0)
+        log_info("executor auto uses graph: %s", why.text);
+    return rc;
 }
 
 static int open_on(struct runtime *r, const struct config *cfg, const struct backend_ops *ops,

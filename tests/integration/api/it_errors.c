@@ -72,6 +72,7 @@ DAEMON_TEST(refuse, fields_have_their_dialects_names)
         {"/api/generate", "{\"prompt\":\"a\",\"options\":{\"stop\":[1]}}", "options.stop must be a string"},
         {"/api/chat", "{" ASKED "\"options\":{\"num_predict\":\"x\"}}", "options.num_predict must be"},
         {"/api/chat", "{" ASKED "\"options\":{\"repeat_last_n\":1.5}}", "options.repeat_last_n must be"},
+        {"/api/chat", "{" ASKED "\"options\":{\"seed\":9223372036854775807}}", "(got 9223372036854775807)"},
         {"/api/chat", "{" ASKED "\"format\":{\"type\":5}}", "\"format: "},
         {"/v1/responses", "{\"input\":\"a\",\"max_output_tokens\":\"x\"}",
          "max_output_tokens must be an integer"},
