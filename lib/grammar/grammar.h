@@ -42,6 +42,7 @@ struct grammar_state {
     uint32_t part;              /* with a memo: bounds of the count in its part of the grammar */
     uint8_t height;             /* frames that the way to the end needs below this one */
     bool final;                 /* the frame may end here */
+    bool nullable;              /* ... or behind moves without input */
     bool last;                  /* final, and in the frame of the whole text: nothing follows */
     bool unique;                /* returning here: the text of the callee must differ from its siblings' */
 };

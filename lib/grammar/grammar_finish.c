@@ -14,6 +14,7 @@ struct finisher {
     uint32_t *in_first, *in; /* edges that depend on a state: by target, rule and way back */
     uint32_t *height;        /* frames below; UINT32_MAX: never ends */
     bool *nullable;          /* the frame can end here without input */
+    uint32_t *behind;        /* the state that stands for it: itself, or that behind moves without a choice */
     uint32_t *queue;
 };
 
@@ -45,6 +46,7 @@ static bool open_finisher(struct finisher *f)
     f->in = take(f, 2 * (size_t)b->n_edges, sizeof *f->in);
     f->height = take(f, b->n_states, sizeof *f->height);
     f->nullable = take(f, b->n_states, sizeof *f->nullable);
+    f->behind = take(f, b->n_states, sizeof *f->behind);
     f->queue = take(f, 2 * (size_t)b->n_states + 2, sizeof *f->queue);
     if (b->failed)
         return false;
@@ -205,6 +207,37 @@ static int refuse_left_recursion(struct finisher *f)
     return b->failed ? -1 : 0;
 }
 
+/* ---- states that only pass on ---- */
+
+static bool only_passes(const struct finisher *f, uint32_t s)
+{
+    const struct grammar_state *st = &f->b->states[s];
+    return f->first[s + 1] - f->first[s] == 1 && f->b->edges[f->first[s]].kind == BUILDER_EMPTY &&
+           !st->final && !st->unique && st->memo == GRAMMAR_NO_MEMO && st->words == DFA_INFINITE &&
+           st->min == 0 && st->max == GRAMMAR_UNBOUNDED;
+}
+
+/* Where a call comes back to the end of its rule, no frame is needed; so this end must be in sight. A state
+ * before a part of remembered masks stays: it is the way out of the part before it. */
+static void find_behind(struct finisher *f)
+{
+    for (uint32_t s = 0; s < f->b->n_states; s++)
+        f->behind[s] = UINT32_MAX;
+    for (uint32_t s = 0; s < f->b->n_states; s++) {
+        uint32_t n = 0, at = s;
+        while (f->behind[at] == UINT32_MAX) {
+            f->behind[at] = at; /* a circle stands for itself */
+            uint32_t to = only_passes(f, at) ? f->b->edges[f->first[at]].to : at;
+            if (to == at || f->b->states[to].memo != GRAMMAR_NO_MEMO)
+                break;
+            f->queue[n++] = at;
+            at = to;
+        }
+        while (n-- > 0)
+            f->behind[f->queue[n]] = f->behind[at];
+    }
+}
+
 /* ---- the result ---- */
 
 /* Numbers the states that can be reached from the start and lead to the end. Returns how many. */
@@ -220,10 +253,11 @@ static uint32_t number_states(struct finisher *f, uint32_t start, uint32_t *numb
             const struct builder_edge *e = &b->edges[k];
             if (height_over(f, e) > GRAMMAR_MAX_DEPTH)
                 continue;
-            if (number[e->to] == UINT32_MAX)
-                number[e->to] = n, f->queue[n++] = e->to;
-            if (e->kind == BUILDER_CALL && number[e->back] == UINT32_MAX)
-                number[e->back] = n, f->queue[n++] = e->back;
+            uint32_t to = f->behind[e->to], back = f->behind[e->back];
+            if (number[to] == UINT32_MAX)
+                number[to] = n, f->queue[n++] = to;
+            if (e->kind == BUILDER_CALL && number[back] == UINT32_MAX)
+                number[back] = n, f->queue[n++] = back;
         }
     return n;
 }
@@ -235,13 +269,17 @@ static void copy_edges(struct finisher *f, struct grammar *g, uint32_t s, const 
         const struct builder_edge *e = &f->b->edges[k];
         if (height_over(f, e) > GRAMMAR_MAX_DEPTH)
             continue;
-        assert(number[e->to] != UINT32_MAX && (e->kind != BUILDER_CALL || number[e->back] != UINT32_MAX));
+        uint32_t to = number[f->behind[e->to]];
+        assert(to != UINT32_MAX);
         if (e->kind == BUILDER_BYTES)
-            g->edges[at[0]++] = (struct grammar_edge){e->lo, e->hi, e->counts, number[e->to]};
+            g->edges[at[0]++] = (struct grammar_edge){e->lo, e->hi, e->counts, to};
         else if (e->kind == BUILDER_EMPTY)
-            g->empties[at[1]++] = number[e->to];
-        else
-            g->calls[at[2]++] = (struct grammar_call){number[e->to], number[e->back], e->counts};
+            g->empties[at[1]++] = to;
+        else {
+            uint32_t back = number[f->behind[e->back]];
+            assert(back != UINT32_MAX);
+            g->calls[at[2]++] = (struct grammar_call){to, back, e->counts};
+        }
     }
 }
 
@@ -279,7 +317,7 @@ static bool fill(struct finisher *f, struct grammar *g, uint32_t n, const uint32
     if (b->n_parts)
         memcpy(g->parts, b->parts, b->n_parts * sizeof *g->parts);
     for (uint32_t i = 0; i < b->n_parts; i++)
-        g->parts[i].exit = number[b->parts[i].exit];
+        g->parts[i].exit = number[f->behind[b->parts[i].exit]];
     for (uint32_t i = 0; i < n; i++) {
         uint32_t s = f->queue[i];
         struct grammar_state *st = &g->states[i];
@@ -289,6 +327,7 @@ static bool fill(struct finisher *f, struct grammar *g, uint32_t n, const uint32
         st->call = at[2];
         assert(f->height[s] <= GRAMMAR_MAX_DEPTH); /* else the narrower number would be another */
         st->height = (uint8_t)f->height[s];
+        st->nullable = f->nullable[s];
         g->has_unique |= st->unique;
         copy_edges(f, g, s, number, at);
     }
@@ -319,6 +358,7 @@ int builder_finish(struct builder *b, uint32_t start, struct grammar **out, stru
     if (!b->failed && open_finisher(&f)) {
         index_targets(&f);
         find_nullable(&f);
+        find_behind(&f);
         if (find_heights(&f) && refuse_left_recursion(&f) == 0) {
             if (f.height[start] == UINT32_MAX)
                 builder_fail(b, -EDOM, "no text satisfies it: the language is empty");

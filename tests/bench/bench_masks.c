@@ -209,7 +209,14 @@ int main(int argc, char **argv)
     uint64_t *ns = calloc(n + 1, sizeof *ns);
     if (!ns)
         return 1;
-    report("first", ns, measure(g, v, ids, n, ns));
+    size_t done = measure(g, v, ids, n, ns);
+    for (size_t i = 0; getenv("SLOW") && i < done; i++) {
+        struct tokenizer_piece p = tokenizer_piece(t, ids[i], false);
+        printf("  %8.1f us before %.*s\n", (double)ns[i] / 1e3, (int)p.len, p.s);
+    }
+    if (done < n)
+        printf("the text leaves the grammar at token %zu of %zu\n", done + 1, n);
+    report("first", ns, done);
     report("again", ns, measure(g, v, ids, n, ns));
     free(ns);
     free(ids);

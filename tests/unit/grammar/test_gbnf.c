@@ -43,6 +43,29 @@ Test(gbnf, loops_have_the_texts_of_their_elements)
         expect_texts(&cases[i]);
 }
 
+/* A rule that ends with a call to itself is a list, not a nest: it may be longer than frames are deep. */
+Test(gbnf, lists_that_end_with_themselves_have_any_length)
+{
+    static const char grammar[] = "root ::= \"[\" items ws \"]\"\nitems ::= ([0-9]) | [0-9] (\",\" items)\n"
+                                  "ws ::= ([ \\n] ws)?";
+    static char text[4 * GRAMMAR_MAX_DEPTH + 16];
+    struct grammar *g = NULL;
+    size_t n = 0;
+    cr_assert_eq(grammar_from_gbnf(&g, grammar, strlen(grammar), NULL), 0);
+    text[n++] = '[';
+    for (int i = 0; i < GRAMMAR_MAX_DEPTH + 2; i++) {
+        text[n++] = '1';
+        text[n++] = i <= GRAMMAR_MAX_DEPTH ? ',' : ' ';
+    }
+    memset(text + n, ' ', GRAMMAR_MAX_DEPTH + 2);
+    n += GRAMMAR_MAX_DEPTH + 2;
+    text[n] = ']';
+    cr_expect(accepts(g, text));
+    text[n] = ',';
+    cr_expect_not(accepts(g, text));
+    grammar_unref(g);
+}
+
 /* Without an automaton every mask of a string would be a walk of all tokens. */
 Test(gbnf, the_masks_of_a_string_are_remembered)
 {
