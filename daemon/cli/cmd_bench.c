@@ -1,5 +1,5 @@
 /* hearthd bench: prompts and text through the engine, tokens per second beside the machine's limits. */
-#include "cli/bench/bench.h"
+#include "cli/bench/bench_hops.h"
 #include "commands.h"
 #include "roofline/roofline.h"
 #include "base/team.h"
@@ -10,6 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define DEFAULT_N_PROMPT 512
+#define DEFAULT_N_GEN    128
 
 /* ---- options ---- */
 
@@ -65,6 +68,7 @@ static int take_option(void *context, int argc, char **argv, struct error *err)
     } switches[] = {{"--roofline", &o->roofline},
                     {"--ops", &o->ops},
                     {"--executors", &o->executors},
+                    {"--hops", &o->hops},
                     {"--json", &o->json}};
 
     for (size_t i = 0; i < sizeof switches / sizeof *switches; i++)
@@ -104,6 +108,8 @@ static void usage(void)
          "  --trace FILE  also the last step of each test, by thread or block: a table of wait,\n"
          "                work and skew, and FILE in Chrome's trace format (ui.perfetto.dev shows it)\n"
          "  --executors   every test with every executor of the backend, and its launches per token\n"
+         "  --hops        instead: what a token's time at a client of the server is made of, over HTTP;\n"
+         "                -r streams of -n tokens after -d\n"
          "  --json        one JSON object on stdout and nothing else\n"
          "\n"
          "Flags of `hearthd serve` that work here: --model --backend --threads --isa --cpu-tuning --executor "
@@ -288,7 +294,7 @@ static void describe_machine(const struct offline *o, struct bench_report *repor
 
     executor_info(o->runtime.executor, &info);
     report->threads = info.n_threads;
-    report->emulated = bench_is_emulated(o);
+    report->emulated = bench_is_emulated(o->runtime.executor);
 }
 
 /* Over all rows. */
@@ -321,6 +327,13 @@ static int run_others(struct offline *o, struct config *cfg, const struct bench_
     return rc;
 }
 
+static void set_up(struct config *cfg, uint32_t slots)
+{
+    cfg->slots = slots;
+    cfg->speculation = ENGINE_SPECULATE_OFF; /* the text says nothing, and a row is to be a token */
+    cfg->park_after_ms = 0;                  /* while limits are measured the decoder is idle, and stays */
+}
+
 static int bench_model(struct config *cfg, const struct bench_options *opt, struct error *err)
 {
     static struct bench_row rows[BENCH_MAX_ROWS];
@@ -335,9 +348,7 @@ static int bench_model(struct config *cfg, const struct bench_options *opt, stru
     plan_make(&plan, opt);
     if (plan.n == 0)
         return error_set(err, -EINVAL, "nothing to measure: -p and -n are 0");
-    cfg->slots = largest(&opt->batch, 1);
-    cfg->speculation = ENGINE_SPECULATE_OFF; /* the text says nothing, and a row is to be a token */
-    cfg->park_after_ms = 0;                  /* while limits are measured the decoder is idle, and stays */
+    set_up(cfg, largest(&opt->batch, 1));
     int rc = open_trace(&file, cfg, opt, err);
     if (rc == 0)
         rc = offline_open(&o, cfg, err);
@@ -366,10 +377,62 @@ static int bench_model(struct config *cfg, const struct bench_options *opt, stru
     return rc;
 }
 
+/* What --hops has no use for. */
+static int check_hops(const struct config *cfg, const struct bench_options *opt, struct error *err)
+{
+    const struct {
+        const char *flag;
+        bool given;
+    } others[] = {{"-p", opt->n_prompt.n > 0},     {"-b", opt->batch.n > 0},
+                  {"--roofline", opt->roofline},   {"--ops", opt->ops},
+                  {"--trace", opt->trace != NULL}, {"--executors", opt->executors}};
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (others[i].given)
+            return error_set(err, -EINVAL, "--hops measures one text over HTTP: it does not go with %s",
+                             others[i].flag);
+    if (opt->n_gen.n > 1 || opt->depth.n > 1)
+        return error_set(err, -EINVAL, "%s takes one number with --hops", opt->n_gen.n > 1 ? "-n" : "-d");
+    if (opt->n_gen.n && opt->n_gen.items[0] == 0)
+        return error_set(err, -EINVAL, "nothing to measure: -n is 0");
+    if (cfg->executor != EXECUTOR_PERSISTENT && cfg->executor != CONFIG_EXECUTOR_AUTO)
+        return bench_refuse_hops(err);
+    return 0;
+}
+
+static int bench_over_http(struct config *cfg, const struct bench_options *opt, struct error *err)
+{
+    struct bench_hops hops;
+    int rc = check_hops(cfg, opt, err);
+
+    if (rc < 0)
+        return rc;
+    const struct bench_test test = {.n_tokens = opt->n_gen.n ? opt->n_gen.items[0] : DEFAULT_N_GEN,
+                                    .depth = opt->depth.n ? opt->depth.items[0] : 0,
+                                    .batch = 1};
+    set_up(cfg, 1);
+    rc = bench_hops(cfg, &test, opt->repetitions, &hops, err);
+    if (rc == 0)
+        (opt->json ? bench_hops_print_json : bench_hops_print_table)(&hops, stdout);
+    return rc;
+}
+
+/* The plain tests, where the command line has named none. */
+static void complete(struct bench_options *opt)
+{
+    if (!opt->n_prompt.n)
+        opt->n_prompt = (struct bench_list){1, {DEFAULT_N_PROMPT}};
+    if (!opt->n_gen.n)
+        opt->n_gen = (struct bench_list){1, {DEFAULT_N_GEN}};
+}
+
 static int bench(struct config *cfg, void *options, struct error *err)
 {
-    const struct bench_options *opt = options;
+    struct bench_options *opt = options;
 
+    if (opt->hops)
+        return bench_over_http(cfg, opt, err);
+    complete(opt);
     if (!opt->roofline || config_is_set(cfg, "model"))
         return bench_model(cfg, opt, err);
     uint32_t threads = cfg->threads ? cfg->threads : team_cores();
@@ -395,7 +458,7 @@ static int bench(struct config *cfg, void *options, struct error *err)
 int cmd_bench(int argc, char **argv)
 {
     static const struct command_configured command = {usage, take_option, bench};
-    struct bench_options options = {.n_prompt = {1, {512}}, .n_gen = {1, {128}}, .repetitions = 5};
+    struct bench_options options = {.repetitions = 5};
 
     return command_run_configured(&command, &options, argc, argv);
 }

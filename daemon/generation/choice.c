@@ -90,6 +90,7 @@ void choice_take(struct choice *c)
     if (n_gaps)
         histogram_add(&c->g->server->stats.inter_token, clock_ms_between(from, now) / n_gaps, n_gaps);
     c->last_ns = now;
+    stream_times_take(c->g->server->times, n_new, now);
     while (c->n_tokens < n && !c->text.matched)
         take_token(c);
 }

@@ -357,6 +357,7 @@ static ssize_t read_stream(void *cls, uint64_t pos, char *out, size_t max)
         return MHD_CONTENT_READER_END_WITH_ERROR;
     if (n) {
         connection_moved(r->connection);
+        stream_times_hand(r->server->times, n);
         return (ssize_t)n;
     }
     if (r->stream_ended && !r->writing)

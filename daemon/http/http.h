@@ -11,6 +11,7 @@
 #include "pool.h"
 #include "request.h"
 #include "http_route.h"
+#include "stream_times.h"
 
 #include <uv.h>
 
@@ -45,6 +46,7 @@ struct http_server {
     struct MHD_Response *no_memory; /* to requests that there is no memory for */
     unsigned n_handles;             /* of the server and of its connections: all closed before it is freed */
 
+    struct stream_times *times; /* NULL: none are kept */
     struct stats stats;
     struct clients clients;        /* when client_limit is on */
     LIST_HEAD(, request) requests; /* in the hands of libmicrohttpd */

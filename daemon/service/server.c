@@ -188,6 +188,7 @@ static void on_wake(uv_poll_t *wake, int status, int events)
     uint64_t n;
     (void)status;
     (void)events;
+    stream_times_turn(s->http.times);
     (void)!read(s->wake_fd, &n, sizeof n); /* first: news that comes after it wakes the loop again */
     generator_take_news(&s->generator);
     http_take_jobs(&s->http);
@@ -438,6 +439,11 @@ int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, 
     }
     *out = s;
     return 0;
+}
+
+void server_keep_times(struct server *s, struct stream_times *times)
+{
+    s->http.times = times;
 }
 
 void server_reload(struct server *s)

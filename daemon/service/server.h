@@ -23,6 +23,7 @@ struct config;
 struct engine;
 struct executor;
 struct model;
+struct stream_times;
 struct server; /* opaque: the fields are in server_private.h */
 struct tokenizer;
 
@@ -49,6 +50,9 @@ const char *server_where(const struct server *s);
 const char *server_warning(const struct server *s);
 /* The port of the first TCP listener, 0 when there is none. For tests. */
 uint16_t server_port(const struct server *s);
+
+/* For measurements: keeps the times of streams in *times, which outlives the server. Before the loop runs. */
+void server_keep_times(struct server *s, struct stream_times *times);
 
 /* Reads key files and certificate again; what is broken is logged and stays as it was. */
 void server_reload(struct server *s);

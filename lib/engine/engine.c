@@ -136,6 +136,8 @@ static int alloc_memory(struct engine *e, struct error *err)
         rc = engine_states_open(e, err);
     if (rc == 0)
         rc = engine_sample_open(e, err);
+    if (rc == 0)
+        rc = engine_times_open(e, err);
     if (rc < 0)
         return rc;
     return engine_draft_open(e, err);
@@ -161,6 +163,7 @@ static void engine_free(struct engine *e)
     pthread_cond_destroy(&e->wakeup);
     engine_constrain_close(e);
     engine_sample_close(e);
+    engine_times_close(e);
     engine_draft_close(e);
     engine_states_close(e);
     kv_cache_close(e->kv);

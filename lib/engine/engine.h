@@ -170,6 +170,20 @@ struct engine_request {
     uint32_t n_together; /* choices that are admitted together, this one included */
 };
 
+/* When a generated token was where, in ns of CLOCK_MONOTONIC, each time no earlier than those above it.
+ * begun_ns and seen_ns are of the call of executor_advance() that returned its step's result: on cpu the step
+ * is computed in it. */
+struct engine_times {
+    uint64_t submitted_ns; /* its step was given to the executor; without order to begun_ns */
+    uint64_t begun_ns;
+    uint64_t seen_ns;
+    uint64_t published_ns; /* the token is published next */
+    uint64_t told_ns; /* cfg.wake is called next. A token that needs no call, since one before it is still on
+                         its way, has the times of the next call, or 0 where there was none */
+    uint64_t back_ns; /* it has returned, and the engine's thread has lent its CPU to the one that woke */
+    uint64_t ops_ns;  /* no time, but how long the step's ops took; 0: executor_program_ns() is unknown */
+};
+
 struct engine_config {
     uint32_t n_slots, n_ctx;
     uint32_t queue_limit;     /* requests that may wait, see engine_submit() */
@@ -188,6 +202,10 @@ struct engine_config {
     uint32_t n_end_tokens;
     void (*wake)(void *context);
     void *context;
+    /* For measurements: the times of the first n_times tokens of all requests, in the order of publishing,
+     * are written here until engine_close(). `wake` is not NULL then. NULL: none are taken. */
+    struct engine_times *times;
+    uint32_t n_times;
 };
 
 /* Starts the engine thread. The engine uses the executor until engine_close() returns, but does not close it.

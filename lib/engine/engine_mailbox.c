@@ -225,8 +225,10 @@ struct engine_news engine_wait(struct engine *e, bool idle, bool sleep)
 void engine_wake(struct engine *e)
 {
     if (e->news && e->cfg.wake) {
+        engine_times_tell(e);
         e->cfg.wake(e->cfg.context);
         sched_yield(); /* on cpu this thread computes, maybe on the CPU that the woken one needs */
+        engine_times_back(e);
     }
     e->news = false;
 }

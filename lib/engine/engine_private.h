@@ -2,12 +2,12 @@
  * engine_mailbox.c (the state that threads share), engine_admit.c (queue to slot), engine_fork.c (choices of
  * one prompt), engine_states.c (recurrent states), engine_banned.c (withdrawn tokens), engine_step.c (slots
  * to step, results to requests), engine_end.c (ends of requests), engine_embed.c (vectors of prompts),
- * engine_sample.c (tokens drawn by chains of filters), engine_stats.c (figures), engine_speculate.c (drafts),
- * engine_spill.c (pages to the disk and back). Thread: engine only, except the fields guarded by `lock` and
- * the atomics; and in engine_sample_draw(), while the engine thread waits for it, the decoder's team, whose
- * threads each write the slots that they draw for: draws[], seqs[].drawing, seqs[].draw_ns and the state of
- * the request's chain. Memory: engine_open() allocates all; the system counts draw_logits and scratch once
- * they are used. */
+ * engine_sample.c (tokens drawn by chains of filters), engine_stats.c (figures), engine_times.c (times of
+ * tokens, for measurements), engine_speculate.c (drafts), engine_spill.c (pages to the disk and back).
+ * Thread: engine only, except the fields guarded by `lock` and the atomics; and in engine_sample_draw(),
+ * while the engine thread waits for it, the decoder's team, whose threads each write the slots that they draw
+ * for: draws[], seqs[].drawing, seqs[].draw_ns and the state of the request's chain. Memory: engine_open()
+ * allocates all; the system counts draw_logits and scratch once they are used. */
 #pragma once
 #include "base/clock.h"
 #include "engine.h"
@@ -188,6 +188,11 @@ struct engine {
     uint32_t n_ahead; /* masks behind drafts in the step that is being built: they follow the slots' */
     uint64_t masks_until_ns; /* when the time ends that a step may wait for masks and forced drafts */
     uint32_t mask_turn;      /* the slot whose mask is the next to go on with */
+    /* With cfg.times: those of the step that is being retired; the tokens whose times are written, and of
+     * them those that were told; [program's ops] what the executor said last, and its sum. */
+    struct engine_times step_times;
+    uint32_t n_timed, n_told;
+    uint64_t *op_ns, ops_ns;
 
     /* Figures, written by the engine thread (n_open and rejected also by engine_submit()). */
     _Atomic bool faulted, idle;
@@ -304,6 +309,15 @@ bool engine_can_fork(const struct engine *e, const struct engine_request *r, uin
 /* Call when the prompt in `slot` is computed or in flight, except its last token, and its rows from
  * `first_row` on are in e->step: the choices that wait for it continue from there. */
 void engine_fork(struct engine *e, uint32_t slot, uint32_t first_row);
+
+/* engine_times.c: for cfg.times, without which they do nothing: takes the memory. 0 or -ENOMEM. */
+int engine_times_open(struct engine *e, struct error *err);
+void engine_times_close(struct engine *e);
+/* The next tokens are of this step, which a call of executor_advance() from begun_ns to seen_ns returned. */
+void engine_times_step(struct engine *e, const struct flight *f, uint64_t begun_ns, uint64_t seen_ns);
+void engine_times_publish(struct engine *e); /* call before the token is published */
+void engine_times_tell(struct engine *e);    /* before cfg.wake */
+void engine_times_back(struct engine *e);    /* after it */
 
 /* engine_stats.c: counts tokens, for totals and rates. */
 void engine_count_tokens(struct engine *e, uint64_t now_ns, uint32_t prompt, uint32_t generated);

@@ -507,6 +507,7 @@ static void take_sample(struct engine *e, struct sequence *q, const struct asked
     }
     if (index == 0)
         r->first_ns = now_ns;
+    engine_times_publish(e);
     atomic_store_explicit(&r->n_out, index + 1, memory_order_release);
     engine_count_tokens(e, now_ns, 0, 1);
     engine_draft_token(e, r->slot, index, result->token);
@@ -658,7 +659,7 @@ void engine_advance(struct engine *e)
     static_assert(MAX_FLIGHTS * STEP_MAX_LOGITS == 64, "results of all flights");
     struct step_result results[MAX_FLIGHTS * STEP_MAX_LOGITS];
     struct error why = {0};
-    uint64_t done = 0;
+    uint64_t done = 0, begun_ns = e->cfg.times ? clock_ns() : 0;
     int n = executor_advance(e->x, results, MAX_FLIGHTS * STEP_MAX_LOGITS, &done, &why);
     int rc = n < 0 ? n : 0;
     for (int i = 0; rc == 0 && i < n; i++)
@@ -672,6 +673,7 @@ void engine_advance(struct engine *e)
         e->retired_ns = now;
         e->first_flight = (e->first_flight + 1) % MAX_FLIGHTS;
         e->n_flights--;
+        engine_times_step(e, f, begun_ns, now);
         rc = retire(e, f, now, &why);
     }
     if (rc < 0) {

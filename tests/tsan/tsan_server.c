@@ -1,11 +1,12 @@
 /* tsan_server.c - the HTTP side's threads under ThreadSanitizer: the loop, the pool that prepares large
  * bodies and writes long replies, the engine's own over a decoder without a model, and clients that stream,
  * leave in the middle and read figures. Ends with 0 when every client that stayed got its reply and the drain
- * found nothing left. */
+ * found nothing left. The times that `hearthd bench --hops` asks for are taken, too. */
 #include "config/config.h"
 #include "engine/engine.h"
 #include "support/fake_backend.h"
 #include "support/http_socket.h"
+#include "http/stream_times.h"
 #include "model/model.h"
 #include "service/server.h"
 #include "tokenizer/tokenizer.h"
@@ -15,7 +16,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { N_CLIENTS = 4, N_REQUESTS = 60, N_LONG = 6000 };
+enum { N_CLIENTS = 4, N_REQUESTS = 60, N_LONG = 6000, N_TIMES = 4000 };
+
+static struct engine_times engine_times[N_TIMES];
+static struct stream_taken taken[N_TIMES];
+static struct stream_handed handed[N_TIMES];
+static struct stream_times stream_times = {.taken = taken, .handed = handed, .room = N_TIMES};
 
 static uv_loop_t loop;
 static uv_async_t finished;
@@ -95,6 +101,22 @@ static void on_finished(uv_async_t *handle)
     server_drain(server, 60000, on_drained, NULL);
 }
 
+/* True if times were taken, each no earlier than the one before it. */
+static bool times_ascend(void)
+{
+    uint32_t n = 0;
+    for (; n < N_TIMES && engine_times[n].back_ns; n++) {
+        const struct engine_times *t = &engine_times[n];
+        if (t->begun_ns > t->seen_ns || t->seen_ns > t->published_ns || t->published_ns > t->told_ns ||
+            t->told_ns > t->back_ns)
+            return false;
+    }
+    for (uint32_t i = 0; i < stream_times.n_taken; i++)
+        if (taken[i].turn_ns > taken[i].taken_ns)
+            return false;
+    return n > 0 && stream_times.n_taken > 0 && stream_times.n_handed > 0;
+}
+
 static int fail(const struct error *err)
 {
     fprintf(stderr, "tsan_server: %s\n", err->text);
@@ -129,13 +151,16 @@ int main(void)
                                  .end_tokens = end_tokens,
                                  .n_end_tokens = 3,
                                  .wake = server_wake,
-                                 .context = server};
+                                 .context = server,
+                                 .times = engine_times,
+                                 .n_times = N_TIMES};
     if (executor_wrap(&x, &fake->be, &err) < 0 || engine_open(&m.engine, x, &ecfg, &err) < 0)
         return fail(&err);
     m.executor = x;
     m.model = model;
     m.tokenizer = tokenizer;
     port = server_port(server);
+    server_keep_times(server, &stream_times);
     server_set_model(server, &m);
     server_set_state(server, SERVER_READY);
     for (uintptr_t i = 0; i < N_CLIENTS; i++)
@@ -155,5 +180,5 @@ int main(void)
     uv_run(&loop, UV_RUN_DEFAULT);
     bool closed = uv_loop_close(&loop) == 0;
     printf("%u replies, %u wrong\n", n_good, n_wrong);
-    return drained && closed && !n_wrong && n_good > 0 ? 0 : 1;
+    return drained && closed && !n_wrong && n_good > 0 && times_ascend() ? 0 : 1;
 }

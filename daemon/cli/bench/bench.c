@@ -154,15 +154,24 @@ struct bench_batch { /* one test's requests; memory for all repetitions */
     } all_began, one_ended;
 };
 
-static uint32_t prompt_length(const struct bench_test *test)
+uint32_t bench_prompt_length(const struct bench_test *test)
 {
     return test->prefill ? test->n_tokens : test->depth ? test->depth : 1;
 }
 
-/* One token more than is timed: the first one belongs to the prompt. */
-static uint32_t generated(const struct bench_test *test)
+uint32_t bench_generated(const struct bench_test *test)
 {
     return test->prefill ? 0 : test->n_tokens + 1;
+}
+
+void bench_fill_prompt(int32_t *prompt, uint32_t n, uint32_t n_vocab)
+{
+    uint32_t random = 12345;
+
+    for (uint32_t i = 0; i < n; i++) {
+        random = random * 1664525u + 1013904223u;
+        prompt[i] = (int32_t)((random >> 8) % n_vocab);
+    }
 }
 
 static void batch_close(struct bench_batch *b)
@@ -175,8 +184,7 @@ static void batch_close(struct bench_batch *b)
 static int batch_open(struct bench_batch *b, const struct offline *o, const struct bench_test *test,
                       struct error *err)
 {
-    uint32_t n_prompt = prompt_length(test), n_out = generated(test);
-    uint32_t n_vocab = model_config(o->runtime.model)->n_vocab, random = 12345;
+    uint32_t n_prompt = bench_prompt_length(test), n_out = bench_generated(test);
 
     *b = (struct bench_batch){.n = test->batch};
     b->prompt = malloc(n_prompt * sizeof *b->prompt);
@@ -186,22 +194,19 @@ static int batch_open(struct bench_batch *b, const struct offline *o, const stru
         batch_close(b);
         return error_set(err, -ENOMEM, "out of memory");
     }
-    for (uint32_t i = 0; i < n_prompt; i++) {
-        random = random * 1664525u + 1013904223u;
-        b->prompt[i] = (int32_t)((random >> 8) % n_vocab);
-    }
+    bench_fill_prompt(b->prompt, n_prompt, model_config(o->runtime.model)->n_vocab);
     return 0;
 }
 
 static void batch_prepare(struct bench_batch *b, const struct bench_test *test)
 {
-    uint32_t n_out = generated(test);
+    uint32_t n_out = bench_generated(test);
 
     b->all_began.ns = b->one_ended.ns = 0;
     for (uint32_t i = 0; i < b->n; i++)
         b->requests[i] = (struct engine_request){
             .prompt = b->prompt,
-            .n_prompt = prompt_length(test),
+            .n_prompt = bench_prompt_length(test),
             .max_tokens = n_out,
             .ignore_eos = true,
             /* One text's past is computed once; several ones' would be one past in the caches of the CPU. */
@@ -272,23 +277,23 @@ static double batch_rate(const struct bench_batch *b, const struct bench_test *t
     return end > begin ? (double)test->n_tokens * b->n * 1e9 / (double)(end - begin) : 0;
 }
 
-static int check_fit(const struct offline *o, const struct bench_test *test, struct error *err)
+int bench_check_fit(const struct bench_test *test, uint32_t n_ctx, struct error *err)
 {
-    uint32_t needed = prompt_length(test) + generated(test);
+    uint32_t needed = bench_prompt_length(test) + bench_generated(test);
     char name[48];
 
     bench_test_name(test, name, sizeof name);
-    if (needed > engine_n_ctx(o->engine))
+    if (needed > n_ctx)
         return error_set(err, -EINVAL, "%s needs %u tokens of context, the context has %u; see --n-ctx", name,
-                         needed, engine_n_ctx(o->engine));
+                         needed, n_ctx);
     return 0;
 }
 
-bool bench_is_emulated(const struct offline *o)
+bool bench_is_emulated(const struct executor *x)
 {
     struct backend_info info;
 
-    executor_info(o->runtime.executor, &info);
+    executor_info(x, &info);
     return info.memory_total && strstr(info.device, "emulator");
 }
 
@@ -307,7 +312,7 @@ int bench_measure(struct offline *o, const struct bench_test *test, uint32_t rep
     struct bench_roofline looks[BENCH_MAX_REPS + 1] = {0};
     struct bench_batch b = {0}; /* gcc cannot see under TSan that batch_open fills it */
     uint64_t launched = 0;
-    int rc = check_fit(o, test, err);
+    int rc = bench_check_fit(test, engine_n_ctx(o->engine), err);
 
     if (rc == 0)
         rc = batch_open(&b, o, test, err);
@@ -327,7 +332,7 @@ int bench_measure(struct offline *o, const struct bench_test *test, uint32_t rep
         return rc;
     launched = launches(o) - launched;
     uint64_t n_tokens = (uint64_t)repetitions * test->batch *
-                        (test->prefill ? test->n_tokens : generated(test) + test->depth);
+                        (test->prefill ? test->n_tokens : bench_generated(test) + test->depth);
     *row = (struct bench_row){.executor = (int)executor_kind(o->runtime.executor),
                               .sd = bench_deviation(rates, repetitions),
                               .launches_per_token = (double)launched / (double)n_tokens,

@@ -25,7 +25,7 @@ struct bench_options {
     struct bench_list n_prompt, n_gen, depth, batch; /* depth 0 and batch 1 are the plain tests */
     uint32_t repetitions;
     bool roofline; /* given: without a model, only that */
-    bool ops, executors, json;
+    bool ops, executors, json, hops;
     const char *trace; /* a file, or NULL */
 };
 
@@ -137,12 +137,23 @@ int bench_trace_close(struct bench_trace_file *to, struct error *err); /* a clos
  * none. */
 int bench_trace(struct offline *o, const struct config *cfg, const struct bench_test *test,
                 struct bench_trace_file *to, struct bench_trace *out, struct error *err);
+/* The same without a file: *ns between the first begin of an op and the last end in the test's last step. */
+int bench_traced_ns(struct offline *o, const struct config *cfg, const struct bench_test *test, uint64_t *ns,
+                    struct error *err);
 /* Names the nearest limit and sets *fraction of it: "read", "int8", "f32" or "bf16"; NULL: no limit or no
  * work is known. */
 const char *bench_op_bound(const struct bench_op *op, const struct bench_roofline *roofline,
                            double *fraction);
 /* Adds `share` of each limit. */
 void bench_roofline_add(struct bench_roofline *to, const struct bench_roofline *from, double share);
+/* The prompt's tokens before a test's text, at least 1, and the tokens it generates; the first one's step
+ * also reads the prompt and is not timed. */
+uint32_t bench_prompt_length(const struct bench_test *test);
+uint32_t bench_generated(const struct bench_test *test);
+/* Fills the prompt of a test, which says nothing. */
+void bench_fill_prompt(int32_t *prompt, uint32_t n, uint32_t n_vocab);
+/* -EINVAL: the test needs more than n_ctx tokens of context. */
+int bench_check_fit(const struct bench_test *test, uint32_t n_ctx, struct error *err);
 void bench_test_name(const struct bench_test *test, char *out, size_t room);
 struct bench_cost bench_cost(const struct offline *o, const struct bench_test *test);
 /* Sets a row's limits, bound and fraction from the tokens per second of n >= 1 repetitions and the n + 1
@@ -169,7 +180,7 @@ void bench_print_roofline(const struct bench_roofline *roofline, uint32_t thread
 void bench_print_table(const struct bench_report *report, FILE *f);
 void bench_print_json(const struct bench_report *report, FILE *f);
 /* True if the device is the SIMT emulator, whose times say nothing about a GPU. */
-bool bench_is_emulated(const struct offline *o);
+bool bench_is_emulated(const struct executor *x);
 /* True if products with weights of this type (enum quant_type) are of integers. */
 bool bench_is_int8(uint32_t type);
 /* The share of the experts' weights that rows, which choose as if by chance, are expected to read. */

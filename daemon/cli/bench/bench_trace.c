@@ -241,6 +241,27 @@ static int take(void *context, struct executor *x, struct error *err)
     return executor_traced(x, context, err);
 }
 
+int bench_traced_ns(struct offline *o, const struct config *cfg, const struct bench_test *test, uint64_t *ns,
+                    struct error *err)
+{
+    struct trace t = {0};
+    struct bench_row row;
+    uint64_t last = 0;
+    int rc = offline_pause(o, cfg, start, NULL, err);
+
+    if (rc == 0)
+        rc = bench_measure(o, test, 1, NULL, &row, err);
+    if (rc == 0)
+        rc = offline_pause(o, cfg, take, &t, err);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < (size_t)t.n_members * t.n_ops; i++)
+        last = t.marks[i].end_ns > last ? t.marks[i].end_ns : last;
+    *ns = last > earliest(&t) ? last - earliest(&t) : 0;
+    trace_close(&t);
+    return 0;
+}
+
 int bench_trace(struct offline *o, const struct config *cfg, const struct bench_test *test,
                 struct bench_trace_file *to, struct bench_trace *out, struct error *err)
 {
