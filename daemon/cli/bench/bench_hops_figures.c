@@ -65,8 +65,8 @@ static int look(struct table *t, uint32_t token, struct moments *m, struct error
                           .read_ns = s->reads[token].ns};
     if (s->ahead)
         m->begun_ns = larger(own->submitted_ns, before->seen_ns);
-    m->told_ns = smaller(before->told_ns, m->begun_ns);
-    m->back_ns = smaller(before->back_ns, m->begun_ns);
+    m->told_ns = before->told_ns ? smaller(before->told_ns, m->begun_ns) : m->begun_ns;
+    m->back_ns = before->back_ns ? smaller(before->back_ns, m->begun_ns) : m->begun_ns;
     uint64_t step = m->seen_ns > m->begun_ns ? m->seen_ns - m->begun_ns : 0;
     m->kernel_ns = s->kernel_ns ? smaller(s->kernel_ns, step) : own->ops_ns;
     if (m->kernel_ns > step)

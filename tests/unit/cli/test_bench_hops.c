@@ -237,6 +237,17 @@ Test(hops_figures, tokens_taken_together_are_counted_and_kept)
     cr_assert(near(out.hops[HOP_WAKE].p99, 138));
 }
 
+/* The loop was on its way to the token before. */
+Test(hops_figures, a_token_that_the_loop_need_not_be_told_of_lends_it_nothing)
+{
+    engine[3].told_ns = engine[3].back_ns = 0;
+    engine[4].told_ns = engine[5].told_ns;
+    engine[4].back_ns = engine[5].back_ns;
+    cr_assert_eq(hops_figures(&seen, &out, &err), 0, "%s", err.text);
+    cr_assert(near(out.hops[HOP_ENGINE].mean, 30));
+    cr_assert_eq(out.hops[HOP_LENT].mean, 0);
+}
+
 /* The loop was awake before the token came. */
 Test(hops_figures, a_turn_that_began_before_the_token_waits_for_nothing)
 {
