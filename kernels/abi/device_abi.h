@@ -106,15 +106,25 @@ struct decoder_step {
 #define DECODER_STEP_AT 2064 /* sizeof(struct decoder_step) */
 _Static_assert(sizeof(struct decoder_step) == DECODER_STEP_AT, "decoder_step");
 
+/* Memory of mixtures of experts (mixture_layout.h). */
+struct decoder_mixtures {
+    uint64_t list;  /* struct mixture_list */
+    uint64_t rows;  /* struct step_logit, by place: `row` is the place's; nothing else is set */
+    uint64_t place; /* u32 [max_rows][n_used] */
+    uint64_t inner; /* float, by place: [k of the second op] the gated products */
+    uint64_t parts; /* float, by place: [its n] the experts' results */
+};
+
 /* Buffers of a step. */
 struct decoder_buffers {
     uint64_t rows;        /* float [max_rows][row_floats]: the program's buffers except the logits */
     uint64_t logits;      /* float [STEP_MAX_LOGITS][logits_stride] */
-    uint64_t activations; /* wide products: quantised rows, activation.h; experts: parts of sums, mixture.h */
-    uint64_t factors;     /* wide products: float [max_rows], 1/rms */
+    uint64_t activations; /* wide products: quantised rows, activation.h */
+    uint64_t factors;     /* wide products: float, 1/rms by row, or by place */
     uint64_t results; /* struct step_result [DECODER_RING][STEP_MAX_LOGITS], by step modulo DECODER_RING */
     uint64_t attend;  /* scratch of attend.h; zeroed at load */
     uint64_t sample;  /* scratch of sample.h; zeroed at load */
+    struct decoder_mixtures mixtures; /* 0: the program has none */
     uint32_t max_rows, row_floats, logits_stride, n_vocab;
 };
 

@@ -6,23 +6,24 @@
  *   out                    [2 n_used] f32: numbers ascending, then weights
  *
  * The best of equals is the one of the lowest number. A NaN wins only if it is the first of those that may
- * still be chosen, as in route_best(). About n_used times 150 instructions, and as many dependent shuffles
- * as 10 n_used. Must match abi/route.h in every bit: tests/simt/nodes.c.
+ * still be chosen, as in route_best(). About n_used times 140 instructions with up to 128 experts, 350 with
+ * more, and as many dependent shuffles as 10 n_used. Must match abi/route.h in every bit: tests/simt/nodes.c.
  *
  * Thread: all lanes of one warp. */
 #pragma once
 #include "abi/route.h"
 #include "device/simt.h"
 
-#define CHOOSE_SLOTS (ROUTE_MAX_EXPERTS / SIMT_LANES) /* experts of a lane */
+#define CHOOSE_SLOTS (ROUTE_MAX_EXPERTS / SIMT_LANES) /* experts of a lane, at most */
+#define CHOOSE_FEW   4 /* those of up to 128 experts, which have code of their own */
 #define CHOOSE_NONE  UINT32_MAX
 
 /* Returns the lowest number of those whose bit is set in `open`, by lane and slot. */
-SIMT_INLINE uint32_t choose_first(uint32_t open)
+SIMT_INLINE uint32_t choose_first(const uint32_t slots, uint32_t open)
 {
     uint32_t first = CHOOSE_NONE;
 #pragma unroll
-    for (uint32_t j = CHOOSE_SLOTS; j-- > 0;)
+    for (uint32_t j = slots; j-- > 0;)
         first = open >> j & 1 ? j * SIMT_LANES + simt_lane() : first;
     for (uint32_t mask = SIMT_LANES / 2; mask; mask /= 2) {
         uint32_t other = simt_shfl_xor_u32(first, mask);
@@ -32,23 +33,23 @@ SIMT_INLINE uint32_t choose_first(uint32_t open)
 }
 
 /* Returns the value of number `at`, to all lanes. */
-SIMT_INLINE float choose_value(const float v[CHOOSE_SLOTS], uint32_t at)
+SIMT_INLINE float choose_value(const uint32_t slots, const float v[CHOOSE_SLOTS], uint32_t at)
 {
     float mine = v[0];
 #pragma unroll
-    for (uint32_t j = 1; j < CHOOSE_SLOTS; j++)
+    for (uint32_t j = 1; j < slots; j++)
         mine = at / SIMT_LANES == j ? v[j] : mine;
     return simt_shfl_f32(mine, at % SIMT_LANES);
 }
 
 /* Returns the number of the best open value: route_best(). */
-SIMT_INLINE uint32_t choose_best(const float v[CHOOSE_SLOTS], uint32_t open)
+SIMT_INLINE uint32_t choose_best(const uint32_t slots, const float v[CHOOSE_SLOTS], uint32_t open)
 {
     uint32_t at = CHOOSE_NONE;
     float top = 0;
     bool odd = false;
 #pragma unroll
-    for (uint32_t j = 0; j < CHOOSE_SLOTS; j++) {
+    for (uint32_t j = 0; j < slots; j++) {
         bool is_open = open >> j & 1, is_nan = v[j] != v[j];
         odd = odd || (is_open && is_nan);
         if (is_open && !is_nan && (at == CHOOSE_NONE || v[j] > top)) {
@@ -67,17 +68,17 @@ SIMT_INLINE uint32_t choose_best(const float v[CHOOSE_SLOTS], uint32_t open)
     }
     if (!simt_ballot(odd))
         return at;
-    uint32_t first = choose_first(open);
-    float value = choose_value(v, first);
+    uint32_t first = choose_first(slots, open);
+    float value = choose_value(slots, v, first);
     return value != value ? first : at;
 }
 
 /* The bits of the experts [first, first + n) among those of this lane. */
-SIMT_INLINE uint32_t choose_range(uint32_t first, uint32_t n)
+SIMT_INLINE uint32_t choose_range(const uint32_t slots, uint32_t first, uint32_t n)
 {
     uint32_t bits = 0;
 #pragma unroll
-    for (uint32_t j = 0; j < CHOOSE_SLOTS; j++) {
+    for (uint32_t j = 0; j < slots; j++) {
         uint32_t e = j * SIMT_LANES + simt_lane();
         bits |= e >= first && e - first < n ? 1u << j : 0;
     }
@@ -91,39 +92,40 @@ SIMT_INLINE uint32_t choose_without(uint32_t bits, uint32_t at)
 }
 
 /* The experts of the groups that are kept: route_drop_groups(). */
-SIMT_INLINE uint32_t choose_groups(const struct route_rule *r, const float v[CHOOSE_SLOTS])
+SIMT_INLINE uint32_t choose_groups(const uint32_t slots, const struct route_rule *r,
+                                   const float v[CHOOSE_SLOTS])
 {
     uint32_t n_groups = r->n_groups, size = r->n_experts / n_groups, kept = 0;
-    uint32_t open = choose_range(0, n_groups);
+    uint32_t open = choose_range(slots, 0, n_groups);
     float score[CHOOSE_SLOTS];
 #pragma unroll
-    for (uint32_t j = 0; j < CHOOSE_SLOTS; j++)
+    for (uint32_t j = 0; j < slots; j++)
         score[j] = 0;
     SIMT_SMALL_LOOP
     for (uint32_t g = 0; g < n_groups; g++) {
-        uint32_t group = choose_range(g * size, size), best = choose_best(v, group);
-        float sum = choose_value(v, best);
+        uint32_t group = choose_range(slots, g * size, size), best = choose_best(slots, v, group);
+        float sum = choose_value(slots, v, best);
         if (size > 1)
-            sum = sum + choose_value(v, choose_best(v, choose_without(group, best)));
+            sum = sum + choose_value(slots, v, choose_best(slots, v, choose_without(group, best)));
 #pragma unroll
-        for (uint32_t j = 0; j < CHOOSE_SLOTS; j++)
+        for (uint32_t j = 0; j < slots; j++)
             score[j] = j * SIMT_LANES + simt_lane() == g ? sum : score[j];
     }
     SIMT_SMALL_LOOP
     for (uint32_t i = 0, n = r->n_groups_used; i < n; i++) {
-        uint32_t best = choose_best(score, open);
+        uint32_t best = choose_best(slots, score, open);
         open = choose_without(open, best);
-        kept |= choose_range(best * size, size);
+        kept |= choose_range(slots, best * size, size);
     }
     return kept;
 }
 
 /* The sum of p over the chosen, ascending. */
-SIMT_INLINE float choose_sum(const float p[CHOOSE_SLOTS], uint32_t chosen)
+SIMT_INLINE float choose_sum(const uint32_t slots, const float p[CHOOSE_SLOTS], uint32_t chosen)
 {
     float sum = 0;
 #pragma unroll
-    for (uint32_t j = 0; j < CHOOSE_SLOTS; j++) {
+    for (uint32_t j = 0; j < slots; j++) {
         uint32_t bits = simt_ballot(chosen >> j & 1);
         SIMT_SMALL_LOOP
         for (; bits; bits &= bits - 1)
@@ -133,13 +135,14 @@ SIMT_INLINE float choose_sum(const float p[CHOOSE_SLOTS], uint32_t chosen)
 }
 
 /* Writes the chosen ones' numbers and weights. */
-SIMT_INLINE void choose_write(const struct route_rule *r, const float p[CHOOSE_SLOTS], uint32_t chosen,
-                              float total, const SIMT_GLOBAL float *factors, SIMT_GLOBAL float *out)
+SIMT_INLINE void choose_write(const uint32_t slots, const struct route_rule *r, const float p[CHOOSE_SLOTS],
+                              uint32_t chosen, float total, const SIMT_GLOBAL float *factors,
+                              SIMT_GLOBAL float *out)
 {
     uint32_t lane = simt_lane(), n_used = r->n_used, base = 0;
     float scale = r->scale;
 #pragma unroll
-    for (uint32_t j = 0; j < CHOOSE_SLOTS; j++) {
+    for (uint32_t j = 0; j < slots; j++) {
         uint32_t bits = simt_ballot(chosen >> j & 1), e = j * SIMT_LANES + lane;
         uint32_t at = base + (uint32_t)__builtin_popcount(bits & ((1u << lane) - 1));
         if (bits >> lane & 1) {
@@ -152,12 +155,12 @@ SIMT_INLINE void choose_write(const struct route_rule *r, const float p[CHOOSE_S
 }
 
 /* Sets every expert's probability, not yet divided by the sum, which is returned: route_probabilities(). */
-SIMT_INLINE float choose_probabilities(bool sigmoid, const float z[CHOOSE_SLOTS], uint32_t exist,
-                                       float p[CHOOSE_SLOTS])
+SIMT_INLINE float choose_probabilities(const uint32_t slots, bool sigmoid, const float z[CHOOSE_SLOTS],
+                                       uint32_t exist, float p[CHOOSE_SLOTS])
 {
-    float top = choose_value(z, choose_best(z, exist)), sum = 0;
+    float top = choose_value(slots, z, choose_best(slots, z, exist)), sum = 0;
 #pragma unroll
-    for (uint32_t j = 0; j < CHOOSE_SLOTS; j++) {
+    for (uint32_t j = 0; j < slots; j++) {
         p[j] = sigmoid ? arith_sigmoid(z[j]) : arith_exp2((z[j] - top) * ARITH_LOG2E);
         sum = exist >> j & 1 ? sum + p[j] : sum;
     }
@@ -166,32 +169,42 @@ SIMT_INLINE float choose_probabilities(bool sigmoid, const float z[CHOOSE_SLOTS]
     return sigmoid ? 1.0f : sum;
 }
 
-SIMT_INLINE void choose_row(const struct route_rule *r, const SIMT_GLOBAL float *logits,
-                            const SIMT_GLOBAL float *bias, const SIMT_GLOBAL float *factors,
-                            SIMT_GLOBAL float *out)
+SIMT_INLINE void choose_row_of(const uint32_t slots, const struct route_rule *r,
+                               const SIMT_GLOBAL float *logits, const SIMT_GLOBAL float *bias,
+                               const SIMT_GLOBAL float *factors, SIMT_GLOBAL float *out)
 {
-    uint32_t exist = choose_range(0, r->n_experts), chosen = 0;
+    uint32_t exist = choose_range(slots, 0, r->n_experts), chosen = 0;
     bool sigmoid = r->gating == ROUTE_SIGMOID, by_logits = !bias && r->n_groups == 1;
     float p[CHOOSE_SLOTS], v[CHOOSE_SLOTS];
 #pragma unroll
-    for (uint32_t j = 0; j < CHOOSE_SLOTS; j++)
+    for (uint32_t j = 0; j < slots; j++)
         v[j] = exist >> j & 1 ? logits[j * SIMT_LANES + simt_lane()] : 0.0f;
-    float total = choose_probabilities(sigmoid, v, exist, p);
+    float total = choose_probabilities(slots, sigmoid, v, exist, p);
 #pragma unroll
-    for (uint32_t j = 0; j < CHOOSE_SLOTS; j++) {
+    for (uint32_t j = 0; j < slots; j++) {
         float share = p[j] / total, more = bias && exist >> j & 1 ? bias[j * SIMT_LANES + simt_lane()] : 0;
         v[j] = by_logits ? v[j] : bias ? share + more : share;
     }
-    uint32_t open = r->n_groups > 1 ? choose_groups(r, v) : exist;
+    uint32_t open = r->n_groups > 1 ? choose_groups(slots, r, v) : exist;
     SIMT_SMALL_LOOP
     for (uint32_t i = 0, n = r->n_used; i < n; i++) {
-        uint32_t best = choose_best(v, open), before = open;
+        uint32_t best = choose_best(slots, v, open), before = open;
         open = choose_without(open, best);
         chosen |= before & ~open;
     }
     if (r->normalise) {
-        float sum = choose_sum(p, chosen);
+        float sum = choose_sum(slots, p, chosen);
         total = sigmoid && sum < 0x1p-14f ? 0x1p-14f : sum;
     }
-    choose_write(r, p, chosen, total, factors, out);
+    choose_write(slots, r, p, chosen, total, factors, out);
+}
+
+SIMT_INLINE void choose_row(const struct route_rule *r, const SIMT_GLOBAL float *logits,
+                            const SIMT_GLOBAL float *bias, const SIMT_GLOBAL float *factors,
+                            SIMT_GLOBAL float *out)
+{
+    if (r->n_experts <= CHOOSE_FEW * SIMT_LANES)
+        choose_row_of(CHOOSE_FEW, r, logits, bias, factors, out);
+    else
+        choose_row_of(CHOOSE_SLOTS, r, logits, bias, factors, out);
 }

@@ -2,11 +2,12 @@
  *   in [n_rows][n_experts], out [n_rows][2 n_used] f32, from a column of their rows on
  * A warp per row (choose.h); rows go to blocks in turn. Floor: 4 bytes a logit and a hop; in fact the chain
  * of n_used choices. Must match route_row() and route_factors() of abi/route.h:
- * tests/cuda/test_cuda_golden.c. Thread: all compute threads of every block together. Errors: false: end, as
+ * tests/cuda/test_cuda_golden.c. Behind the choice the rows are gathered by expert, if that pays (gather.h).
+ * Thread: all compute threads of every block together. Errors: false: end, as
  * interpreter.h says. */
 #pragma once
 #include "choose.h"
-#include "device/interpreter.h"
+#include "gather.h"
 
 SIMT_INLINE const SIMT_GLOBAL float *route_vector(const struct walk *w, uint32_t weight)
 {
@@ -30,5 +31,5 @@ SIMT_INLINE bool route_op(struct walk *w)
          row += w->crew.n_warps * simt_n_blocks())
         choose_row(&rule, walk_row(w, op->in, row), bias, factors,
                    walk_row(w, op->out, row) + op->out_col[0]);
-    return true;
+    return !mixture_gathers(w->n_rows, op->route.n_used, op->route.n_experts) || gather_all(w);
 }

@@ -301,7 +301,7 @@ static int take_tables(struct cuda_decoder *d, struct error *err)
 
 /* --- scratch --- */
 
-/* Quantised rows of wide products, and in the decoder the parts of a sum of experts. */
+/* Quantised rows of wide products. */
 static uint64_t activations_size(const struct cuda_decoder *d)
 {
     uint32_t k = 1, forms = 0;
@@ -310,14 +310,7 @@ static uint64_t activations_size(const struct cuda_decoder *d)
         k = m->k > k ? m->k : k;
         forms |= m->n ? activation_form(m->type) : 0;
     }
-    uint64_t most = activation_buffer_bytes(d->max_rows, k, forms);
-    for (uint32_t i = 0; i < d->program->n_ops && !d->cfg.eager; i++) {
-        const struct program_op *op = &d->program->ops[i];
-        uint64_t parts = (uint64_t)d->max_rows * op->route.n_used * op->n[0] * sizeof(float);
-        if (op->opcode == PROGRAM_EXPERTS && !program_is_gated(op->epilogue))
-            most = parts > most ? parts : most;
-    }
-    return most;
+    return activation_buffer_bytes(d->max_rows, k, forms);
 }
 
 /* Scratch of attention, which all kinds share. */
@@ -345,6 +338,22 @@ static void place_slots(struct decoder_slots *s, struct cuda_arena *a)
     s->biases = cuda_arena_take(a, (size_t)s->n_slots * STEP_MAX_BIAS * sizeof(struct step_bias));
 }
 
+/* What mixtures of experts need in the decoder, and products besides. */
+static void place_products(const struct cuda_decoder *d, struct decoder_buffers *b, struct cuda_arena *a)
+{
+    struct plan_mixtures m = {0};
+    uint64_t activations = activations_size(d), factors = (d->max_rows + ACTIVATION_COLUMNS) * sizeof(float);
+    if (!d->cfg.eager)
+        plan_mixtures(&m, d->program, d->weights.matrices, d->max_rows);
+    b->activations = cuda_arena_take(a, m.activations > activations ? m.activations : activations);
+    b->factors = cuda_arena_take(a, m.factors > factors ? m.factors : factors);
+    b->mixtures = (struct decoder_mixtures){.list = cuda_arena_take(a, m.list),
+                                            .rows = cuda_arena_take(a, m.rows),
+                                            .place = cuda_arena_take(a, m.place),
+                                            .inner = cuda_arena_take(a, m.inner),
+                                            .parts = cuda_arena_take(a, m.parts)};
+}
+
 static void place_scratch(struct cuda_decoder *d, struct cuda_arena *a)
 {
     struct decoder_args *x = &d->args;
@@ -352,8 +361,7 @@ static void place_scratch(struct cuda_decoder *d, struct cuda_arena *a)
     size_t row = (size_t)b->row_floats * sizeof(float);
     b->rows = cuda_arena_take(a, d->cfg.eager ? 0 : d->max_rows * row);
     b->logits = cuda_arena_take(a, (size_t)STEP_MAX_LOGITS * b->logits_stride * sizeof(float));
-    b->activations = cuda_arena_take(a, activations_size(d));
-    b->factors = cuda_arena_take(a, (d->max_rows + ACTIVATION_COLUMNS) * sizeof(float));
+    place_products(d, b, a);
     b->results = cuda_arena_take(a, (size_t)DECODER_RING * STEP_MAX_LOGITS * sizeof(struct step_result));
     b->attend = cuda_arena_take(a, attend_size(d));
     b->sample = cuda_arena_take(a, sample_scratch_bytes(b->n_vocab, STEP_MAX_LOGITS));

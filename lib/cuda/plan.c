@@ -1,6 +1,7 @@
 #include "plan.h"
 #include "abi/sample_layout.h"
 #include "abi/tile.h"
+#include "abi/mixture_layout.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -189,6 +190,34 @@ static int choose_shared(struct decoder_shared *s, const struct needs *n, uint32
         "the model needs stages of %u bytes, and %u bytes for work and sums, in a block's shared "
         "memory; the device has %u",
         n->largest_super, DECODER_KEPT_BYTES + n->work + n->fold + n->uses, shared_bytes);
+}
+
+/* --- mixtures --- */
+
+static void grow(uint64_t *size, uint64_t to)
+{
+    *size = to > *size ? to : *size;
+}
+
+void plan_mixtures(struct plan_mixtures *out, const struct program *program,
+                   const struct decoder_matrix *matrices, uint32_t max_rows)
+{
+    *out = (struct plan_mixtures){0};
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const struct program_op *op = &program->ops[i];
+        if (op->opcode != PROGRAM_EXPERTS)
+            continue;
+        uint64_t places = mixture_places(max_rows, op->route.n_used, op->route.n_experts);
+        uint32_t forms = 0;
+        for (uint32_t j = 0; j < op->n_weights; j++)
+            forms |= activation_form(matrices[op->weight[j]].type);
+        out->list = sizeof(struct mixture_list);
+        grow(&out->rows, places * sizeof(struct step_logit));
+        grow(&out->place, (uint64_t)max_rows * op->route.n_used * sizeof(uint32_t));
+        grow(program_is_gated(op->epilogue) ? &out->inner : &out->parts, places * op->n[0] * sizeof(float));
+        grow(&out->activations, activation_buffer_bytes((uint32_t)places, op->k, forms));
+        grow(&out->factors, places * sizeof(float));
+    }
 }
 
 /* --- plan --- */

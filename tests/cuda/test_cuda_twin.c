@@ -335,7 +335,8 @@ Test(cuda_twin, families, .timeout = 1200)
     live_all(all, sizeof all / sizeof *all, 51);
 }
 
-/* Mixtures of experts, with fewer blocks than an expert has groups of tiles, and with more. */
+/* Mixtures of experts, with fewer blocks than an expert has groups of tiles, and with more; steps of up to
+ * three rows take them one by one, others gather them. */
 Test(cuda_twin, mixtures, .timeout = 1200)
 {
     static const struct circumstances all[] = {{MOE3, EXECUTOR_PERSISTENT, KV_F16, "3", "90", 30},

@@ -49,6 +49,7 @@ struct fleet {
     uint32_t *counters, *due; /* due: by counter, so many steps so far signal it */
     char *staged;
     float *rows;                   /* [WALK_MAX_ROWS][row_floats]: the choice of experts */
+    struct mixture_list *list;     /* and their rows, gathered */
     struct walk_taken (*taken)[3]; /* [n_ops] */
     float *
         *out; /* NULL, or [n_ops] results of the one column: then stages are taken by product_run() itself */
@@ -127,8 +128,9 @@ static void walk_unit(const struct walk *w, uint32_t *unit, uint32_t *expert)
     if (w->op->opcode != PROGRAM_EXPERTS)
         return;
     const struct mixture *m = mixture_at(w->args, 0);
-    *unit = m->row * m->n_used + m->u;
-    *expert = walk_expert(w->op, m->row, m->u);
+    *unit = m->unit;
+    *expert = m->gathers ? fleet.list->units[m->unit].expert
+                         : walk_expert(w->op, m->unit / m->n_used, m->unit % m->n_used);
 }
 
 /* The stage that the crew has before it, and what it makes of it. */
@@ -208,28 +210,36 @@ static bool walk_product(struct walk *w)
 static bool walk_experts(struct walk *w)
 {
     struct product *p = walk_open_product(w->args, w->op, w->plan, 0, w->n_rows);
-    mixture_open(mixture_at(w->args, 0), p, w->args, fleet.program, w->op, w->n_rows);
-    if (fleet.out)
-        p->out = (uint64_t)(uintptr_t)fleet.out[w->index];
-    if (!mixture_go(w, p, false))
+    struct mixture *m = mixture_at(w->args, 0);
+    struct decoder_mixtures *x = &fleet.args.buffers.mixtures;
+    mixture_open(m, p, w->args, fleet.program, w->op, w->n_rows);
+    if (fleet.out) /* all blocks are in this op */
+        x->inner = x->parts = (uint64_t)(uintptr_t)fleet.out[w->index];
+    mixture_tell(w);
+    p->first_column = 0;
+    p->end_column = 1;
+    if (m->gathers && !walk_phase(w, 1))
+        return false;
+    if (!mixture_go(w, p))
         return false;
     while (mixture_goes_on(w)) {
-        p->first_column = 0;
-        p->end_column = 1;
         if (!(fleet.out ? walk_finish(w, p) : walk_take_all(w, p)))
             return false;
-        if (!mixture_next(w, p))
+        if (!mixture_go(w, p))
             return false;
     }
-    return !mixture_is_summed(w->op) || walk_phase(w, 1);
+    return !m->summed || walk_phase(w, 2);
 }
 
-/* The phases that an op has besides its end. */
-static uint32_t walk_n_phases(const struct program_op *op, const struct walk_step *s)
+/* True if the op has the phase, besides its end. */
+static bool walk_has_phase(const struct program_op *op, const struct walk_step *s, uint32_t phase)
 {
+    bool gathers = mixture_gathers(s->n_rows, op->route.n_used, op->route.n_experts);
     if (op->opcode == PROGRAM_EXPERTS)
-        return mixture_is_summed(op);
-    return op->opcode == PROGRAM_ATTEND ? !s->lone : op->opcode == PROGRAM_SAMPLE ? 2 : 0;
+        return phase == 1 ? gathers : phase == 2 && mixture_is_summed(op);
+    if (op->opcode == PROGRAM_ATTEND)
+        return phase == 1 && !s->lone;
+    return phase <= 2 && (op->opcode == PROGRAM_ROUTE ? gathers : op->opcode == PROGRAM_SAMPLE);
 }
 
 static bool walk_op(struct walk *w)
@@ -248,8 +258,8 @@ static bool walk_op(struct walk *w)
         return walk_product(w);
     if (w->op->opcode == PROGRAM_EXPERTS)
         return walk_experts(w);
-    for (uint32_t phase = 1; phase <= walk_n_phases(w->op, &as); phase++)
-        if (!walk_phase(w, phase))
+    for (uint32_t phase = 1; phase < DECODER_PHASES; phase++)
+        if (walk_has_phase(w->op, &as, phase) && !walk_phase(w, phase))
             return false;
     return true;
 }
@@ -287,7 +297,8 @@ static void fleet_open_taken(const struct plan *plan)
             const struct program_op *op = &fleet.program->ops[i];
             const struct decoder_matrix *m = &fleet.matrices[op->weight[j]];
             bool experts = op->opcode == PROGRAM_EXPERTS;
-            uint32_t n_units = experts ? WALK_MAX_ROWS * op->route.n_used : 1;
+            uint32_t n_units =
+                experts ? WALK_MAX_ROWS * op->route.n_used : 1; /* as many or fewer if gathered */
             uint32_t n_tiles = experts ? op->n[j] / TILE_ROWS : m->n_tiles;
             fleet.taken[i][j] =
                 (struct walk_taken){walk_alloc((size_t)n_units * n_tiles, m->n_supers),
@@ -312,6 +323,7 @@ static void fleet_open(const struct program *program, const struct plan *plan,
     uint32_t stride = (DECODER_STEP_AT + sizeof(struct step) + 127) / 128 * 128;
     fleet.staged = walk_alloc(DECODER_RING, stride);
     fleet.rows = walk_alloc((size_t)WALK_MAX_ROWS, (program->row_floats + 1) * sizeof(float));
+    fleet.list = walk_alloc(1, sizeof *fleet.list);
     fleet.args = (struct decoder_args){.program = (uint64_t)(uintptr_t)program,
                                        .plan = (uint64_t)(uintptr_t)plan->ops,
                                        .matrices = (uint64_t)(uintptr_t)fleet.matrices,
@@ -327,6 +339,7 @@ static void fleet_open(const struct program *program, const struct plan *plan,
                                        .n_counters = plan->n_counters,
                                        .buffers.rows = (uint64_t)(uintptr_t)fleet.rows,
                                        .buffers.row_floats = program->row_floats,
+                                       .buffers.mixtures.list = (uint64_t)(uintptr_t)fleet.list,
                                        .n_crew = SIMT_LANES};
     fleet.published[0] = fleet.aborted[FLOW_ABORT] = 0;
     fleet_open_taken(plan);
@@ -353,6 +366,7 @@ static void fleet_close(void)
     free(fleet.places);
     free(fleet.staged);
     free(fleet.rows);
+    free(fleet.list);
 }
 
 /* True if a step runs an op. */
@@ -361,7 +375,23 @@ static bool walk_runs(const struct walk_step *s, const struct program_op *op)
     return s->n_rows && (!(op->flags & PROGRAM_HEAD) || s->n_logits);
 }
 
-/* What ROUTE would have written. */
+/* The list of an op's units, were its rows gathered. */
+static void fleet_gather(const struct program_op *op, uint32_t n_rows)
+{
+    struct mixture_list *list = fleet.list;
+    *list = (struct mixture_list){0};
+    for (uint32_t row = 0; row < n_rows; row++)
+        for (uint32_t u = 0; u < op->route.n_used; u++)
+            list->count[walk_expert(op, row, u)]++;
+    for (uint32_t e = 0; e < op->route.n_experts; e++) {
+        if (!list->count[e])
+            continue;
+        list->units[list->n_units++] = (struct mixture_unit){e, list->n_places, list->count[e], 0};
+        list->n_places += (list->count[e] + 7) / 8 * 8;
+    }
+}
+
+/* What ROUTE would have written: the same for all mixtures. */
 static void fleet_choose(uint32_t n_rows)
 {
     for (uint32_t i = 0; i < fleet.program->n_ops; i++) {
@@ -370,6 +400,8 @@ static void fleet_choose(uint32_t n_rows)
         for (uint32_t row = 0; op->opcode == PROGRAM_EXPERTS && row < n_rows; row++)
             for (uint32_t u = 0; u < op->route.n_used; u++)
                 choice[row * fleet.program->row_floats + u] = (float)walk_expert(op, row, u);
+        if (op->opcode == PROGRAM_EXPERTS)
+            fleet_gather(op, n_rows);
     }
 }
 
@@ -388,14 +420,13 @@ static void fleet_publish(const struct walk_step *s, uint32_t number)
         const struct program_op *op = &fleet.program->ops[i];
         bool runs = walk_runs(s, op);
         uint32_t forms = 0, rows = op->flags & PROGRAM_HEAD ? s->n_logits : s->n_rows;
-        uint32_t *due = &fleet.due[i * DECODER_PHASES], n = runs ? walk_n_phases(op, s) : 0;
+        uint32_t *due = &fleet.due[i * DECODER_PHASES];
         for (uint32_t j = 0; runs && op->opcode == PROGRAM_MATMUL && j < op->n_weights; j++)
             forms |= activation_form(fleet.matrices[op->weight[j]].type);
-        if (forms)
-            n = product_is_wide(rows, op->k, forms, fleet.args.shared.work_bytes);
+        bool wide = forms && product_is_wide(rows, op->k, forms, fleet.args.shared.work_bytes);
         due[0] += runs || i + 1 == fleet.program->n_ops;
-        for (uint32_t phase = 1; phase <= n; phase++)
-            due[phase]++;
+        for (uint32_t phase = 1; phase < DECODER_PHASES; phase++)
+            due[phase] += runs && (walk_has_phase(op, s, phase) || (wide && phase == 1));
     }
     fleet.published[0] = number + 1;
 }
@@ -421,7 +452,10 @@ static void fleet_check_step(const struct walk_step *s)
 {
     for (uint32_t i = 0; i < fleet.program->n_ops; i++) {
         const struct program_op *op = &fleet.program->ops[i];
-        uint32_t n_units = op->opcode == PROGRAM_EXPERTS ? s->n_rows * op->route.n_used : 1;
+        uint32_t n_used = op->route.n_used, n_units = 1;
+        if (op->opcode == PROGRAM_EXPERTS)
+            n_units = mixture_gathers(s->n_rows, n_used, op->route.n_experts) ? fleet.list->n_units
+                                                                              : s->n_rows * n_used;
         for (uint32_t j = 0; j < 3; j++)
             if (fleet.taken[i][j].supers)
                 walk_check_taken(&fleet.taken[i][j], walk_runs(s, op) ? n_units : 0, i);

@@ -84,10 +84,18 @@ static void open_buffers(struct rig *r)
                                   .n_vocab = p->n_vocab};
     b->rows = device(r, (size_t)c->max_rows * p->row_floats * 4, "rows");
     b->logits = device(r, (size_t)STEP_MAX_LOGITS * c->logits_stride * 4, "logits");
-    b->activations =
-        device(r, activation_buffer_bytes(c->max_rows, widest(p), ACTIVATION_INTEGERS | ACTIVATION_FLOATS),
-               "activations");
-    b->factors = device(r, c->max_rows * 4, "factors");
+    uint64_t activations =
+        activation_buffer_bytes(c->max_rows, widest(p), ACTIVATION_INTEGERS | ACTIVATION_FLOATS);
+    struct plan_mixtures m;
+    plan_mixtures(&m, p, c->matrices, c->max_rows);
+    b->activations = device(r, m.activations > activations ? m.activations : activations, "activations");
+    b->factors = device(r, m.factors > c->max_rows * 4u ? m.factors : c->max_rows * 4u, "factors");
+    if (m.list)
+        b->mixtures = (struct decoder_mixtures){.list = device(r, m.list, "list"),
+                                                .rows = device(r, m.rows, "gathered rows"),
+                                                .place = device(r, m.place, "places"),
+                                                .inner = device(r, m.inner, "inner"),
+                                                .parts = device(r, m.parts, "parts")};
     b->results = device(r, sizeof(struct step_result) * STEP_MAX_LOGITS * DECODER_RING, "results");
     b->attend = device(
         r, attend_scratch_bytes(c->max_rows, p->n_heads, c->layout.n_kv_heads, c->layout.head_dim, c->n_ctx),

@@ -1,0 +1,45 @@
+/* mixture_layout.h - memory of mixtures of experts in the persistent decoder (experts/mixture.h); all
+ * mixtures of a program share it.
+ *
+ * A row's column for one of its chosen experts has a *place* among those of the step: there stand the
+ * expert's gated product of the row, and then its result. Rows taken one by one have place row * n_used + u
+ * for expert u of the row's choice. Rows that are gathered have the places of an expert one after the other,
+ * rows and experts ascending, each expert's from a multiple of ACTIVATION_COLUMNS on, so that they are panels
+ * of a wide product. Places between are nobody's.
+ *
+ * Thread: any, host or device; pure functions. */
+#pragma once
+#include "tile.h"
+#include "route.h"
+
+#include <stdint.h>
+
+/* An expert's columns of a step whose rows are gathered. */
+struct mixture_unit {
+    uint32_t expert, place; /* the first of its places */
+    uint32_t n_columns, reserved;
+};
+
+/* Of the mixture whose rows were gathered last. */
+struct mixture_list {
+    uint32_t n_units; /* experts that any row has chosen, ascending */
+    uint32_t n_places;
+    uint32_t reserved[2];
+    uint32_t count[ROUTE_MAX_EXPERTS]; /* rows that have chosen the expert */
+    struct mixture_unit units[ROUTE_MAX_EXPERTS];
+};
+
+/* True if a step's rows are gathered: from two rows an expert on, by their mean. An expert's weights are then
+ * read once for all its rows, else once for each; but a wide product issues three times as many instructions
+ * a tile as one of a column, and gathering takes more hops. */
+static inline bool mixture_gathers(uint32_t n_rows, uint32_t n_used, uint32_t n_experts)
+{
+    return n_rows * n_used >= 2 * n_experts;
+}
+
+/* Most places of a step. */
+static inline uint64_t mixture_places(uint32_t max_rows, uint32_t n_used, uint32_t n_experts)
+{
+    uint64_t all = (uint64_t)max_rows * n_used, touched = all < n_experts ? all : n_experts;
+    return all + touched * (ACTIVATION_COLUMNS - 1);
+}
