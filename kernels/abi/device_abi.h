@@ -41,12 +41,15 @@
 #define DECODER_MAX_OPS       4096 /* most ops of a program */
 #define DECODER_LINE          32   /* u32 per counter: a 128-byte line each */
 #define DECODER_RING          2    /* steps in flight */
+#define DECODER_MASKS         64   /* of tokens: one for each logit row of the steps in flight */
 #define DECODER_GATE_BYTES    32   /* bytes of shared memory of a gate: step_gate.h */
 #define DECODER_MIXTURE_BYTES 32   /* and of a state of a mixture of experts: experts/mixture.h */
 #define DECODER_N_GATES       2
 #define DECODER_GATES_BYTES                                                                                  \
     (DECODER_N_GATES * DECODER_GATE_BYTES + 2 * DECODER_MIXTURE_BYTES) /* both, after 16 per stage */
 #define DECODER_KEPT_BYTES 2048 /* bytes before the work area that ATTEND keeps from op to op: its plan */
+
+_Static_assert(DECODER_MASKS == DECODER_RING * STEP_MAX_LOGITS, "masks");
 
 /* A packed weight matrix [n, k] (tile.h), by model weight index; n is 0 if the weight is no matrix. */
 struct decoder_matrix {
@@ -181,7 +184,7 @@ enum decoder_range {
     DECODER_RANGE_EDIT,      /* slot, index or page */
     DECODER_RANGE_SLOT,      /* slot, start, history or biases */
     DECODER_RANGE_TOKEN,     /* token of a row, a bias, the history or a target */
-    DECODER_RANGE_LOGIT,     /* row or n_top */
+    DECODER_RANGE_LOGIT,     /* row, n_top or mask */
     DECODER_RANGE_ROW,       /* slot, position or logit index */
 };
 
@@ -225,6 +228,7 @@ struct decoder_args {
     uint64_t steps;      /* struct step [DECODER_RING], pinned, step_stride apart */
     uint64_t results;    /* struct step_result [DECODER_RING][STEP_MAX_LOGITS], pinned */
     uint64_t exported;   /* float [STEP_MAX_LOGITS][logits_stride], pinned: logits of rows with STEP_EXPORT */
+    uint64_t masks;      /* u32 [DECODER_MASKS][sample_mask_words()], pinned: those of step_logit.mask */
     struct kv_layout layout; /* plain attention's: kind 0 without window pages */
     uint64_t page_bytes, window_bytes;
     struct decoder_slots slots;

@@ -44,7 +44,7 @@ struct step_logit {
     uint16_t n_top; /* alternatives to report, 0..STEP_MAX_TOP */
     int32_t target;
     uint32_t flags; /* enum step_logit_flags */
-    uint32_t mask;  /* 0: every token; m: those of mask m - 1 (backend_ops.masks) */
+    uint32_t mask;  /* 0: every token; m: those of mask m - 1 (backend_sampling_ops.masks) */
 };
 _Static_assert(sizeof(struct step_logit) == 16, "step_logit");
 enum step_logit_flags {

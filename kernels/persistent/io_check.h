@@ -98,6 +98,7 @@ SIMT_INLINE void border_check_logit(struct border_fault *f, const struct decoder
     const SIMT_GLOBAL struct step_logit *logit = &s->logits[i];
     border_below(f, DECODER_RANGE_LOGIT, logit->row, s->n_rows);
     border_below(f, DECODER_RANGE_LOGIT, logit->n_top, STEP_MAX_TOP + 1);
+    border_below(f, DECODER_RANGE_LOGIT, logit->mask, DECODER_MASKS + 1);
     if (logit->target != -1)
         border_below(f, DECODER_RANGE_TOKEN, (uint32_t)logit->target, a->buffers.n_vocab);
     if (logit->row < s->n_rows && s->rows[logit->row].logit_index != i)

@@ -15,11 +15,13 @@ SIMT_INLINE struct sample sample_of(const struct walk *w)
                    a->buffers.results + (uint64_t)w->result * STEP_MAX_LOGITS * sizeof(struct step_result),
                .scratch = a->buffers.sample,
                .exported = a->exported,
+               .masks = a->masks,
                .end_tokens = a->end_tokens,
                .slots = a->slots,
                .n_end_tokens = a->n_end_tokens,
                .n_vocab = a->buffers.n_vocab,
-               .logits_stride = a->buffers.logits_stride},
+               .logits_stride = a->buffers.logits_stride,
+               .n_masks = DECODER_MASKS},
         .work = walk_work(w),
     };
 }

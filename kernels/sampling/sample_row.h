@@ -22,7 +22,10 @@ struct sample {
 #define SAMPLE_ROOM   24576 /* 32 bytes per warp, for reductions */
 #define SAMPLE_LENGTH 25088 /* u32: length of the list */
 #define SAMPLE_SIEVE  25104 /* struct sample_sieve, 64 bytes */
+#define SAMPLE_MASK                                                                                          \
+    25088 /* u32 [ARITH_LSE_SEGMENT / 32]: a segment's part of the mask, in sample_segment() */
 _Static_assert(SAMPLE_SIEVE + 64 <= SAMPLE_WORK_BYTES, "work area");
+_Static_assert(SAMPLE_MASK + ARITH_LSE_SEGMENT / 8 <= SAMPLE_WORK_BYTES, "work area");
 
 /* The way that a row gets its token. Rows from SAMPLE_DIRECT on take part in sample_draw(). */
 enum sample_way {
@@ -37,7 +40,8 @@ enum sample_way {
 struct sample_row {
     bool in_range;
     bool norm;    /* report a log-probability */
-    bool changed; /* has biases, bans or penalties */
+    bool changed; /* has a mask, biases, bans or penalties */
+    bool masked;
     enum sample_way way;
     uint32_t slot, pos;
     int32_t target;
@@ -114,7 +118,8 @@ SIMT_INLINE struct sample_row sample_row_of(const struct sample *s, uint32_t ind
     r.pos = step->rows[at].pos;
     r.target = want->target;
     r.in_range = r.slot < slots->n_slots && r.pos < slots->n_ctx &&
-                 (r.target < 0 || (uint32_t)r.target < s->in.n_vocab) && want->n_top <= STEP_MAX_TOP;
+                 (r.target < 0 || (uint32_t)r.target < s->in.n_vocab) && want->n_top <= STEP_MAX_TOP &&
+                 want->mask <= s->in.n_masks;
     if (!r.in_range)
         return r;
     r.n_top = want->n_top < s->in.n_vocab ? want->n_top : s->in.n_vocab;
@@ -130,7 +135,8 @@ SIMT_INLINE struct sample_row sample_row_of(const struct sample *s, uint32_t ind
     r.n_window = sample_window(r.set, start, r.pos);
     r.window =
         DECODER_AT(const int32_t, slots->history) + (size_t)r.slot * slots->n_ctx + (r.pos + 1) - r.n_window;
-    r.changed = r.n_biases || r.n_banned || r.n_window;
+    r.masked = want->mask > 0;
+    r.changed = r.masked || r.n_biases || r.n_banned || r.n_window;
     if (r.changed)
         r.x = (const SIMT_GLOBAL float *)(r.scratch + sample_adjusted_at(r.n_segments));
     return r;

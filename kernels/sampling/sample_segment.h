@@ -37,6 +37,21 @@ SIMT_INLINE struct sample_best sample_scan(const struct sample *s, const struct 
     return sample_best_of_crew(s, crew, finite ? best : (struct sample_best){ARITH_INF, span.base});
 }
 
+/* Copies the segment's words of the row's mask, if it has one, to the work area: each word crosses PCIe once.
+ * sample_scan(), which follows, lets all threads see them. */
+SIMT_INLINE void sample_take_mask(const struct sample *s, const struct crew *crew, uint32_t index,
+                                  struct sample_span span)
+{
+    uint32_t mask = sample_step(s)->logits[index].mask - 1; /* 0, or out of range: nothing is read */
+    uint32_t n = mask < s->in.n_masks ? (span.n + 31) / 32 : 0;
+    uint64_t at = (uint64_t)mask * sample_mask_words(s->in.n_vocab) + span.base / 32;
+    const SIMT_GLOBAL uint32_t *from = DECODER_AT(const uint32_t, s->in.masks + at * sizeof *from);
+    SIMT_SHARED uint32_t *to = (SIMT_SHARED uint32_t *)(s->work + SAMPLE_MASK);
+    SAMPLE_ROLLED
+    for (uint32_t i = simt_thread(); i < n; i += crew->n_threads)
+        to[i] = from[i];
+}
+
 /* Sums the segment's exponentials over lanes; only warp 0's result is valid. */
 SIMT_INLINE float sample_sum(const struct sample *s, const struct crew *crew, const SIMT_GLOBAL float *x,
                              uint32_t n, float max)
@@ -122,6 +137,13 @@ SIMT_INLINE float sample_penalised(const SIMT_GLOBAL struct step_sampling *set, 
     return x;
 }
 
+/* True if the mask, whose words sample_take_mask() has copied, forbids the segment's token i. */
+SIMT_INLINE bool sample_forbids(const struct sample *s, const struct sample_row *row, uint32_t i)
+{
+    const SIMT_SHARED uint32_t *words = (const SIMT_SHARED uint32_t *)(s->work + SAMPLE_MASK);
+    return row->masked && !(words[i / 32] >> (i % 32) & 1);
+}
+
 /* Makes the logits to sample from and finds the largest of them. */
 SIMT_INLINE struct sample_best sample_adjust(const struct sample *s, const struct crew *crew,
                                              const struct sample_row *row, struct sample_span span)
@@ -130,7 +152,7 @@ SIMT_INLINE struct sample_best sample_adjust(const struct sample *s, const struc
         (SIMT_GLOBAL float *)(row->scratch + sample_adjusted_at(row->n_segments)) + span.base;
     SIMT_SHARED uint16_t *counts = (SIMT_SHARED uint16_t *)(s->work + SAMPLE_COUNTS);
     for (uint32_t i = simt_thread(); i < span.n; i += crew->n_threads)
-        x[i] = row->logits[span.base + i];
+        x[i] = sample_forbids(s, row, i) ? -ARITH_INF : row->logits[span.base + i];
     sample_bias(crew, row, span, x);
     sample_ban(s, crew, row, span, x);
     if (row->n_window)
@@ -153,6 +175,7 @@ SIMT_INLINE void sample_segment(const struct sample *s, const struct crew *crew,
                                 uint32_t segment)
 {
     struct sample_span span = sample_span_of(s, segment);
+    sample_take_mask(s, crew, index, span);
     struct sample_best max = sample_scan(s, crew, index, span), largest = max;
     struct sample_row row = sample_row_of(s, index);
     bool finite = max.x < ARITH_INF;

@@ -232,11 +232,6 @@ void executor_park(struct executor *x)
         x->ops->park(x->be);
 }
 
-bool executor_exports(const struct executor *x)
-{
-    return x->ops->sampling->logits != NULL;
-}
-
 const float *executor_logits(struct executor *x, uint32_t index)
 {
     return x->ops->sampling->logits(x->be, index);

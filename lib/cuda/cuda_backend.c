@@ -126,6 +126,23 @@ static int fault(const struct cuda_decoder *d, struct error *err)
     return error_set(err, d->fault.code, "%s", d->fault.text);
 }
 
+/* Copies a step to its place in the ring. Each of its masks goes to a place of its logit row: so the engine
+ * may make the next ones while the step runs. */
+static void copy_step(struct cuda_decoder *d, const struct step *step)
+{
+    struct step *to = cuda_step_at(d, d->submitted);
+    uint32_t first = d->submitted % DECODER_RING * STEP_MAX_LOGITS;
+    step_copy(to, step);
+    for (uint32_t i = 0; i < step->n_logits; i++) {
+        if (!step->logits[i].mask)
+            continue;
+        const uint32_t *from = d->engine_masks + (size_t)(step->logits[i].mask - 1) * d->mask_words;
+        size_t bytes = (d->args.buffers.n_vocab + 31) / 32 * sizeof *from;
+        memcpy((char *)d->masks.data + (first + i) * cuda_mask_bytes(d), from, bytes);
+        to->logits[i].mask = first + i + 1;
+    }
+}
+
 /* Checks a step, copies it to the ring and publishes it to the device. */
 static int take_step(struct cuda_decoder *d, const struct step *step, struct error *err)
 {
@@ -136,7 +153,7 @@ static int take_step(struct cuda_decoder *d, const struct step *step, struct err
     int rc = step_check(d->checker, step, err);
     if (rc < 0)
         return rc;
-    step_copy(cuda_step_at(d, d->submitted), step);
+    copy_step(d, step);
     struct cuda_flight *f = &d->flights[d->submitted % DECODER_RING];
     *f = (struct cuda_flight){.id = step->id, .n_results = step->n_logits};
     for (uint32_t i = 0; i < step->n_logits && i < STEP_MAX_LOGITS;
@@ -313,6 +330,15 @@ static int cuda_get_trace(struct backend *be, struct trace *out, struct error *e
     return cuda_traced(d, out, err);
 }
 
+static void cuda_masks(struct backend *be, const uint32_t *masks, uint32_t n, uint32_t words)
+{
+    struct cuda_decoder *d = (struct cuda_decoder *)be;
+    assert(n == 0 || words >= (d->args.buffers.n_vocab + 31) / 32);
+    d->engine_masks = masks;
+    d->mask_words = words;
+    step_checker_masks(d->checker, n);
+}
+
 static const float *cuda_logits(struct backend *be, uint32_t index)
 {
     const struct cuda_decoder *d = (const struct cuda_decoder *)be;
@@ -377,7 +403,7 @@ static const struct backend_node_ops cuda_nodes = {.begin = cuda_begin,
                                                    .node_ns = cuda_node_ns,
                                                    .value = cuda_value};
 
-static const struct backend_sampling_ops cuda_sampling = {.logits = cuda_logits};
+static const struct backend_sampling_ops cuda_sampling = {.masks = cuda_masks, .logits = cuda_logits};
 static const struct backend_trace_ops cuda_tracing = {.trace = cuda_set_trace, .traced = cuda_get_trace};
 
 const struct backend_ops cuda_backend = {

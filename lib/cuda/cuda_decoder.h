@@ -18,6 +18,7 @@
 #include "cuda_memory.h"
 #include "cuda_weights.h"
 #include "abi/device_abi.h"
+#include "abi/sample_layout.h"
 #include "driver.h"
 #include "model/graph.h"
 #include "model/kv_plan.h"
@@ -51,7 +52,7 @@ struct cuda_decoder {
     struct cuda_weights weights;
     struct cuda_block tables, scratch, pages, states;
     struct cuda_block cleared; /* the part of scratch that is cleared before each launch */
-    struct cuda_pinned control, steps, results, exported, transfer;
+    struct cuda_pinned control, steps, results, exported, masks, transfer;
     struct step_checker *checker;
     struct kv_plan cache;
     uint32_t n_blocks, max_rows;
@@ -69,6 +70,10 @@ struct cuda_decoder {
     struct decoder_kind kinds[MODEL_MAX_KINDS];
 
     struct cuda_nodes *nodes; /* set if cfg.eager */
+
+    /* The engine's masks, of which a step's are copied to the pinned ones: backend_sampling_ops.masks. */
+    const uint32_t *engine_masks;
+    uint32_t mask_words; /* of each of them */
 
     /* Steps: counted modulo 2^32 as in struct decoder_control. */
     uint32_t submitted, taken; /* steps written to the ring; steps whose results have all been returned */
@@ -116,6 +121,12 @@ static inline struct step *cuda_step_at(const struct cuda_decoder *d, uint32_t n
 {
     return (struct step *)(void *)((char *)d->steps.data +
                                    (size_t)(number % DECODER_RING) * d->args.step_stride);
+}
+
+/* Bytes of a mask in pinned memory. */
+static inline size_t cuda_mask_bytes(const struct cuda_decoder *d)
+{
+    return sample_mask_words(d->args.buffers.n_vocab) * sizeof(uint32_t);
 }
 
 /* True if a model needs the general attention (kernels/attention/attend.h). */

@@ -3,7 +3,6 @@
 #include "abi/attend_layout.h"
 #include "cuda_decoder.h"
 #include "model/graph.h"
-#include "abi/sample_layout.h"
 #include "abi/tile.h"
 
 #include <errno.h>
@@ -518,6 +517,7 @@ static int take_pinned(struct cuda_decoder *d, struct error *err)
         {&d->results, &a->results, sizeof(struct step_result[DECODER_RING][STEP_MAX_LOGITS]), "results"},
         {&d->exported, &a->exported, (size_t)STEP_MAX_LOGITS * a->buffers.logits_stride * sizeof(float),
          "exported logits"},
+        {&d->masks, &a->masks, DECODER_MASKS * cuda_mask_bytes(d), "masks"},
         {&d->transfer, &a->transfer, n * page, "page transfers"},
         {&d->standing, &unused, d->cleared.size, "an account of the blocks"},
     };
@@ -638,8 +638,8 @@ void cuda_unload(struct cuda_decoder *d)
     struct cuda_block *blocks[] = {&d->tables, &d->scratch, &d->pages, &d->states, &d->marks};
     for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
         cuda_block_give(blocks[i], driver);
-    struct cuda_pinned *pinned[] = {&d->control,  &d->steps,    &d->results,
-                                    &d->exported, &d->transfer, &d->standing};
+    struct cuda_pinned *pinned[] = {&d->control, &d->steps,    &d->results, &d->exported,
+                                    &d->masks,   &d->transfer, &d->standing};
     for (size_t i = 0; i < sizeof pinned / sizeof *pinned; i++)
         cuda_pinned_give(pinned[i], driver);
     if (d->copies)

@@ -6,7 +6,6 @@
 #include "cuda_decoder.h"
 #include "model/graph_buffers.h"
 #include "abi/node_args.h"
-#include "abi/sample_layout.h"
 #include "abi/schedule.h"
 #include "abi/tile.h"
 
@@ -351,11 +350,13 @@ static int make_sample(const struct maker *m, struct launch *l, struct error *er
                                           .results = a->buffers.results,
                                           .scratch = a->buffers.sample,
                                           .exported = a->exported,
+                                          .masks = a->masks,
                                           .end_tokens = a->end_tokens,
                                           .slots = a->slots,
                                           .n_end_tokens = a->n_end_tokens,
                                           .n_vocab = a->buffers.n_vocab,
-                                          .logits_stride = logits.stride};
+                                          .logits_stride = logits.stride,
+                                          .n_masks = DECODER_MASKS};
     return 0;
 }
 

@@ -31,9 +31,8 @@
  * A text without some strings (`banned`) gets masks, too. Its tokens are published when they cannot be
  * withdrawn any more; until then its pages are its own.
  *
- * A request with a chain of filters, and a masked one where the backend takes no masks, is sampled
- * between steps, by any thread of the decoder's team, from logits that the decoder exports. It too has one
- * step in flight and no drafts.
+ * A request with a chain of filters is sampled between steps, by any thread of the decoder's team, from
+ * logits that the decoder exports; so is its constraint obeyed. It too has one step in flight and no drafts.
  *
  * Where a text repeats tokens of itself or of its prompt, a step holds draft rows of that sequence too (see
  * engine_speculate.c). Such a sequence, and those that run beside it, have one step in flight.
@@ -215,12 +214,12 @@ int engine_open(struct engine **out, struct executor *x, const struct engine_con
  * engine_next() has not returned. NULL is fine. */
 void engine_close(struct engine *e);
 
-/* True if requests may have a constraint: the backend takes masks, or exports logits. Any thread. */
+/* True if requests may have a constraint: the backend takes masks. Any thread. */
 bool engine_constrains(const struct engine *e);
-/* Bytes that the draws of further filters take (DRY, XTC …, and constrained texts where the backend takes no
- * masks): the logits of each slot, 4 bytes a token of the vocabulary, and for each thread that draws, at most
- * 8 and no more than slots, some 32 bytes a token and 8 a token of the context. Taken when the engine opens,
- * resident once used. n_threads: of the executor's team. Any thread. */
+/* Bytes that the draws of further filters take (DRY, XTC …): the logits of each slot, 4 bytes a token of the
+ * vocabulary, and for each thread that draws, at most 8 and no more than slots, some 32 bytes a token and 8 a
+ * token of the context. Taken when the engine opens, resident once used. n_threads: of the executor's team.
+ * Any thread. */
 uint64_t engine_draw_size(uint32_t n_slots, uint32_t n_threads, uint32_t n_vocab, uint32_t n_ctx);
 uint64_t engine_draw_bytes(const struct engine *e); /* of this engine */
 /* The width of the vectors that `pooling` asks for; 0: the executor keeps no hidden states, and a request

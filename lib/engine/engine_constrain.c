@@ -15,10 +15,8 @@
 int engine_constrain_open(struct engine *e, struct error *err)
 {
     uint32_t words = (e->n_vocab + 31) / 32;
-    bool takes = words && executor_masks(e->x, NULL, 0, 0);
-    if (!words || (!takes && !executor_exports(e->x)))
+    if (!words || !executor_masks(e->x, NULL, 0, 0))
         return 0;
-    e->masks_here = !takes;
     uint32_t n = e->cfg.n_slots + STEP_MAX_LOGITS;
     e->masks = calloc((size_t)n * words, sizeof *e->masks);
     if (!e->masks)

@@ -184,8 +184,7 @@ struct engine {
     uint32_t n_scratch;
     uint32_t *masks; /* [n_masks][mask_words], one per slot; NULL: the backend cannot constrain */
     uint32_t n_masks, mask_words;
-    bool masks_here;  /* the backend takes no masks: the engine draws constrained tokens, like a chain's */
-    uint32_t n_ahead; /* masks behind drafts in the step that is being built: they follow the slots' */
+    uint32_t n_ahead;        /* masks behind drafts in the step that is being built: they follow the slots' */
     uint64_t masks_until_ns; /* when the time ends that a step may wait for masks and forced drafts */
     uint32_t mask_turn;      /* the slot whose mask is the next to go on with */
     /* With cfg.times: those of the step that is being retired; the tokens whose times are written, and of
@@ -225,9 +224,9 @@ static inline bool engine_is_masked(const struct engine_request *r)
 }
 
 /* True if the host draws its tokens. */
-static inline bool engine_draws(const struct engine *e, const struct engine_request *r)
+static inline bool engine_draws(const struct engine_request *r)
 {
-    return r->chain || (engine_is_masked(r) && e->masks_here);
+    return r->chain != NULL;
 }
 
 /* The tokens of its text: those in n_out, and behind them those that are held back (engine_banned.c). */

@@ -1,8 +1,7 @@
-/* engine_sample.c - tokens of requests with a chain of filters, and of constrained ones where the backend
- * takes no masks, drawn between steps from the logits that the decoder exports. A draw takes milliseconds
- * over a large vocabulary. All threads of the decoder's team draw, and a step waits for draws only so long
- * (draw_round.h): the texts whose tokens are not drawn by then miss a step, the others do not wait for
- * them. */
+/* engine_sample.c - tokens of requests with a chain of filters, drawn between steps from the logits that the
+ * decoder exports. A draw takes milliseconds over a large vocabulary. All threads of the decoder's team draw,
+ * and a step waits for draws only so long (draw_round.h): the texts whose tokens are not drawn by then miss a
+ * step, the others do not wait for them. */
 #include "draw_round.h"
 #include "engine_private.h"
 #include "sampler/sampler_chain.h"
@@ -27,18 +26,12 @@ static uint32_t n_scratch(uint32_t n_slots, uint32_t n_threads)
     return n_threads < most ? n_threads : most;
 }
 
-static size_t chain_size(uint32_t n_vocab)
-{
-    size_t chain = sampler_chain_scratch_size(n_vocab), plain = sampler_scratch_size(n_vocab);
-    return chain > plain ? chain : plain;
-}
-
 uint64_t engine_draw_size(uint32_t n_slots, uint32_t n_threads, uint32_t n_vocab, uint32_t n_ctx)
 {
     struct draw_scratch *s;
     uint64_t tokens = (uint64_t)n_ctx * (sizeof *s->history + sizeof *s->dry);
     return n_slots * (n_vocab * sizeof(float) + sizeof(struct engine_draw)) +
-           n_scratch(n_slots, n_threads) * (sizeof *s + chain_size(n_vocab) + tokens);
+           n_scratch(n_slots, n_threads) * (sizeof *s + sampler_chain_scratch_size(n_vocab) + tokens);
 }
 
 uint64_t engine_draw_bytes(const struct engine *e)
@@ -48,7 +41,7 @@ uint64_t engine_draw_bytes(const struct engine *e)
 
 static bool open_scratch(const struct engine *e, struct draw_scratch *s)
 {
-    s->chain = malloc(chain_size(e->n_vocab));
+    s->chain = malloc(sampler_chain_scratch_size(e->n_vocab));
     s->history = calloc(e->n_ctx, sizeof *s->history);
     s->dry = calloc(e->n_ctx, sizeof *s->dry);
     return s->chain && s->history && s->dry;
@@ -110,7 +103,7 @@ bool engine_sample_pending(const struct engine *e)
 static uint32_t copy_history(const struct engine_request *r, uint32_t index, int32_t *history)
 {
     uint32_t n = r->n_prompt + index;
-    uint32_t wanted = r->chain ? sampler_chain_history(r->chain, &r->sampling) : r->sampling.penalty_last_n;
+    uint32_t wanted = sampler_chain_history(r->chain, &r->sampling);
     uint32_t from = n > wanted ? n - wanted : 0;
     for (uint32_t i = from; i < n; i++)
         history[i - from] = i < r->n_prompt ? r->prompt[i] : r->out[i - r->n_prompt].token;
@@ -141,7 +134,7 @@ static void draw(const struct engine *e, uint32_t slot, const struct draw_scratc
                                .mask = mask,
                                .dry = s->dry};
     struct sampler_norm norm;
-    d->result.token = r->chain ? sampler_chain_pick(r->chain, &in, s->chain) : sampler_pick(&in, s->chain);
+    d->result.token = sampler_chain_pick(r->chain, &in, s->chain);
     if (r->want_logprobs && sampler_norm(logits, e->n_vocab, &norm))
         d->result.logprob = sampler_logprob(&norm, logits[d->result.token]);
 }

@@ -182,8 +182,8 @@ static uint32_t list_chains(struct engine *e, uint32_t *n_decode)
             continue;
         ++*n_decode;
         d->n = 0;
-        bool forced = q->r->constraint && !engine_draws(e, q->r);
-        if (!n_out_of(q->r) || engine_draws(e, q->r) || q->r->banned || (!forced && !d->index.expects))
+        bool forced = q->r->constraint && !engine_draws(q->r);
+        if (!n_out_of(q->r) || engine_draws(q->r) || q->r->banned || (!forced && !d->index.expects))
             continue; /* its first token is in flight, or drawn by the host, or may be withdrawn, or there is
                          nothing to expect */
         all->slots[n] = slot;

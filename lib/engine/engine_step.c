@@ -139,7 +139,7 @@ static uint16_t ask_sample(struct engine *e, struct flight *f, struct sequence *
     uint32_t flags = r->want_logprobs ? STEP_LOGPROB : 0;
     if (r->ignore_eos || index < r->min_tokens)
         flags |= STEP_BAN_END;
-    flags |= engine_draws(e, r) ? STEP_EXPORT : 0;
+    flags |= engine_draws(r) ? STEP_EXPORT : 0;
     s->logits[i] = (struct step_logit){.row = (uint16_t)s->n_rows,
                                        .target = -1,
                                        .flags = flags,
@@ -147,7 +147,7 @@ static uint16_t ask_sample(struct engine *e, struct flight *f, struct sequence *
     /* A text that cannot go on is sampled without a mask and ends when the step retires. */
     uint32_t n_text = engine_n_text(r);
     uint32_t mask = !engine_is_masked(r) ? 0 : index > n_text ? q->ahead + (index - n_text - 1) : q->mask;
-    s->logits[i].mask = e->masks_here ? 0 : mask;
+    s->logits[i].mask = engine_draws(r) ? 0 : mask;
     q->masked = false;
     f->asked[i] = (struct asked){.slot = slot, .index = index, .target = false, .mask = mask};
     return (uint16_t)i;
@@ -609,7 +609,7 @@ static int retire(struct engine *e, struct flight *f, uint64_t now_ns, struct er
         const struct asked *a = &f->asked[i];
         if (a->target || a->dropped || !e->seqs[a->slot].r)
             continue;
-        if (engine_draws(e, e->seqs[a->slot].r))
+        if (engine_draws(e->seqs[a->slot].r))
             engine_sample_keep(e, a, &f->results[i]);
         else
             take_sample(e, &e->seqs[a->slot], a, &f->results[i], now_ns);

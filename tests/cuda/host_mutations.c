@@ -22,7 +22,7 @@ static void abort_decoder(const struct executor *x)
 }
 
 /* Six steps, two in flight, with what a step does to memory that the device shares: results, exported logits,
- * a page to the host and back; a park between two. `aborts`: the decoder is aborted in the last. */
+ * a mask, a page to the host and back; a park between two. `aborts`: the decoder is aborted in the last. */
 static void run(bool aborts, struct error *err)
 {
     struct decoder_run r;
@@ -31,9 +31,14 @@ static void run(bool aborts, struct error *err)
     uint64_t done = 0;
     int rc = 0;
     decoder_run_open(&r, &c);
+    uint32_t n_words = (r.n_vocab + 31) / 32, *mask = malloc(n_words * sizeof *mask);
+    cr_assert_not_null(mask);
+    memset(mask, 0x55, n_words * sizeof *mask);
+    cr_assert(executor_masks(r.x, mask, 1, n_words));
     for (uint32_t i = 0; rc >= 0 && i < N_STEPS; i++) {
         decoder_run_row(&r, 0, i, 5, true);
         r.step->id = i + 1;
+        r.step->logits[0].mask = 1;
         if (i == 2) {
             r.step->page_ops[r.step->n_page_ops++] = (struct step_page_op){STEP_PAGE_EXPORT, 0, 0, 0};
             r.step->page_ops[r.step->n_page_ops++] = (struct step_page_op){STEP_PAGE_IMPORT, 0, 0, 0};
@@ -47,6 +52,7 @@ static void run(bool aborts, struct error *err)
         if (i == 3 && rc >= 0)
             executor_park(r.x);
     }
+    free(mask);
     decoder_run_close(&r);
 }
 

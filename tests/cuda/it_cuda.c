@@ -470,7 +470,8 @@ Test(cuda_load, every_allocation_that_fails_is_7_and_says_what_it_was_for)
                  {"host_alloc:4", "for steps"},
                  {"host_alloc:5", "for results"},
                  {"host_alloc:6", "for exported logits"},
-                 {"host_alloc:7", "for page transfers"}};
+                 {"host_alloc:7", "for masks"},
+                 {"host_alloc:8", "for page transfers"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         spawn_with(cases[i].fault, (const char *[]){CUDA, NULL});
         expect_end(7, cases[i].words);

@@ -1,6 +1,6 @@
 /* The cuda decoder as the cpu's twin: both are given the same random steps (prefill, decoding, draft rows,
- * new sequences with random settings, biases, histories, targets, page operations), and every result and
- * every logit must be the same in every bit; with every executor, any number of blocks, both cache types,
+ * new sequences with random settings, biases, histories, masks, targets, page operations), and every result
+ * and every logit must be the same in every bit; with every executor, any number of blocks, both cache types,
  * either device generation. */
 #include "support/decoder_run.h"
 #include "support/node_compare.h"
@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-enum { N_SLOTS = 6, N_CTX = 320, N_PAGES = 64, PAGES_PER_SLOT = 5, MAX_ROWS = 40 };
+enum { N_SLOTS = 6, N_CTX = 320, N_PAGES = 64, PAGES_PER_SLOT = 5, MAX_ROWS = 40, N_MASKS = 5 };
 
 static uint64_t random_state;
 
@@ -36,6 +36,7 @@ struct twin {
     struct sequence seqs[N_SLOTS];
     uint32_t n_vocab, n_pages_used;
     uint32_t n_results, n_steps;
+    uint32_t *masks; /* [N_MASKS] of both */
 };
 
 static void random_settings(struct twin *t, struct step_sampling *s)
@@ -106,6 +107,7 @@ static uint16_t ask(struct twin *t)
     if (below(4) == 0)
         l->flags |= STEP_BAN_END;
     l->n_top = below(3) ? 0 : (uint16_t)below(STEP_MAX_TOP + 1);
+    l->mask = below(3) ? 0 : 1 + below(N_MASKS);
     return (uint16_t)step->n_logits++;
 }
 
@@ -211,6 +213,30 @@ struct circumstances {
     uint32_t n_steps;
 };
 
+/* One token, a few, about half, most and all of them. */
+static void give_masks(struct twin *t)
+{
+    uint32_t n_words = (t->n_vocab + 31) / 32, seed = 1;
+    t->masks = calloc((size_t)N_MASKS * n_words, sizeof *t->masks);
+    cr_assert_not_null(t->masks);
+    for (uint32_t i = 0; i < N_MASKS; i++)
+        for (uint32_t token = 0; token < t->n_vocab; token++) {
+            static const uint32_t of_64[N_MASKS] = {0, 3, 32, 61, 64};
+            seed = seed * 1664525u + 1013904223u;
+            if (seed >> 26 < of_64[i] || token == 77 % t->n_vocab)
+                t->masks[(size_t)i * n_words + token / 32] |= 1u << token % 32;
+        }
+    cr_assert(executor_masks(t->cpu.x, t->masks, N_MASKS, n_words));
+    cr_assert(executor_masks(t->cuda.x, t->masks, N_MASKS, n_words));
+}
+
+static void close_twin(struct twin *t)
+{
+    decoder_run_close(&t->cpu);
+    decoder_run_close(&t->cuda);
+    free(t->masks);
+}
+
 static void open_twin(struct twin *t, const struct circumstances *c, enum executor_kind cpu_kind,
                       enum executor_kind cuda_kind)
 {
@@ -236,6 +262,7 @@ static void open_twin(struct twin *t, const struct circumstances *c, enum execut
     cr_assert(t->cpu.n_pages >= N_PAGES + 2 && t->cuda.n_pages >= N_PAGES + 2, "%u, %u", t->cpu.n_pages,
               t->cuda.n_pages);
     t->n_vocab = t->cpu.n_vocab;
+    give_masks(t);
 }
 
 /* The same steps once more, node by node on both: the first node that differs. */
@@ -260,8 +287,7 @@ static void explain(const struct circumstances *c, uint64_t seed)
         node_difference_say(&d, executor_graph(t.cpu.x), words, sizeof words);
     (void)fprintf(stderr, "%s, sm_%s: %s\n", c->file, c->sm, err.code ? err.text : words);
     node_difference_close(&d);
-    decoder_run_close(&t.cpu);
-    decoder_run_close(&t.cuda);
+    close_twin(&t);
 }
 
 static void live(const struct circumstances *c, uint64_t seed)
@@ -282,8 +308,7 @@ static void live(const struct circumstances *c, uint64_t seed)
             executor_park(t.cuda.x);
     }
     cr_assert_geq(t.n_results, c->n_steps);
-    decoder_run_close(&t.cpu);
-    decoder_run_close(&t.cuda);
+    close_twin(&t);
 }
 
 #define QWEN3  "tiny-qwen3-s11-q4_k_m"

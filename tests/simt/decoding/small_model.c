@@ -277,5 +277,6 @@ void small_feed_next(struct toy_feed *feed, struct step *step)
     for (uint32_t i = 0; i < step->n_logits; i++) {
         step->logits[i].flags = (uint32_t)random_between(&state, 0, STEP_LOGPROB);
         step->logits[i].n_top = (uint16_t)random_between(&state, 0, 3);
+        step->logits[i].mask = (uint32_t)random_between(&state, 0, 1);
     }
 }

@@ -126,6 +126,9 @@ static void open_pinned(struct rig *r)
     r->results =
         buffer(r, sizeof *r->results * STEP_MAX_LOGITS * DECODER_RING, SIMT_MAP_HOST, "pinned results");
     r->transfer = buffer(r, a->transfer_bytes, SIMT_MAP_HOST, "transfer");
+    size_t masks = (size_t)DECODER_MASKS * sample_mask_words(r->config.program->n_vocab) * 4;
+    r->masks = buffer(r, masks, SIMT_MAP_HOST | SIMT_MAP_READ_ONLY, "masks");
+    a->masks = (uint64_t)(uintptr_t)r->masks;
     a->exported = (uint64_t)(uintptr_t)buffer(r, (size_t)STEP_MAX_LOGITS * r->config.logits_stride * 4,
                                               SIMT_MAP_HOST, "exported");
     a->control = (uint64_t)(uintptr_t)r->control;
@@ -309,6 +312,21 @@ static bool has_more(const struct rig *r)
     return s->submitted - r->args.first_step != s->n_steps * s->n_rounds;
 }
 
+/* Writes the masks of the step `to`, whose place in the ring is `place`: about half of the tokens. */
+static void write_masks(struct rig *r, struct step *to, uint32_t place)
+{
+    uint32_t n_words = sample_mask_words(r->config.program->n_vocab);
+    for (uint32_t i = 0; i < to->n_logits; i++) {
+        uint32_t number = place * STEP_MAX_LOGITS + i, *mask = r->masks + (size_t)number * n_words;
+        if (!to->logits[i].mask)
+            continue;
+        simt_host(r->machine, SIMT_HOST_WRITE, mask, n_words * sizeof *mask);
+        for (uint32_t w = 0; w < n_words; w++)
+            mask[w] = ((uint32_t)to->id * 31 + i * 7 + w + 1) * 0x9E3779B9u ^ 0x55555555u;
+        to->logits[i].mask = number + 1;
+    }
+}
+
 static bool submit_next(struct rig *r)
 {
     struct rig_script *s = &r->script;
@@ -317,6 +335,7 @@ static bool submit_next(struct rig *r)
     struct step *to = &r->steps[s->submitted % DECODER_RING];
     simt_host(r->machine, SIMT_HOST_WRITE, to, sizeof *to);
     memcpy(to, s->steps[(s->submitted - r->args.first_step) % s->n_steps], sizeof *to);
+    write_masks(r, to, s->submitted % DECODER_RING);
     release(r, &r->control->submitted, ++s->submitted);
     return true;
 }

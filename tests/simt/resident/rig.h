@@ -32,6 +32,7 @@ struct rig {
     struct step *steps;
     struct step_result *results; /* [DECODER_RING][STEP_MAX_LOGITS] */
     char *transfer;
+    uint32_t *masks;              /* [DECODER_MASKS][sample_mask_words()] */
     struct simt_outside *outside; /* for the next launches; NULL: the seed decides everything */
     struct rig_buffer {
         void *memory;
@@ -63,8 +64,9 @@ void rig_submit(struct rig *r);
 const struct step_result *rig_results(const struct rig *r, uint32_t back);
 
 /* Returns the next step, zeroed, of a host that acts while the launch runs: it writes each step into the ring
- * when there is room, takes the results of each, and asks for the end after the last. The scheduler decides
- * when it acts, and its accesses are checked. A script is for one launch. */
+ * when there is room, takes the results of each, and asks for the end after the last. A logit row with a
+ * mask, whatever its number, gets one in the place of its step, made from the step's id. The scheduler
+ * decides when the host acts, and its accesses are checked. A script is for one launch. */
 struct step *rig_script(struct rig *r);
 
 /* The host reads what the device has answered of the newest step, if anything, or the record of its failure.

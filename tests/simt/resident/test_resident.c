@@ -98,6 +98,7 @@ static void logit(struct step *s)
 }
 NONSENSE(logit_row, logit(s); s->logits[0].row = 2)
 NONSENSE(logit_top, logit(s); s->logits[0].n_top = STEP_MAX_TOP + 1)
+NONSENSE(logit_mask, logit(s); s->logits[0].mask = DECODER_MASKS + 1)
 NONSENSE(logit_target, logit(s); s->logits[0].target = TOY_VOCAB)
 NONSENSE(logit_negative_target, logit(s); s->logits[0].target = -2)
 NONSENSE(logit_of_another, logit(s); s->rows[1].logit_index = STEP_NO_LOGITS)
@@ -148,6 +149,7 @@ static const struct nonsense nonsense[] = {
     N(row_logit, ROW),
     N(logit_row, LOGIT),
     N(logit_top, LOGIT),
+    N(logit_mask, LOGIT),
     N(logit_target, TOKEN),
     N(logit_negative_target, TOKEN),
     N(logit_of_another, LOGIT),

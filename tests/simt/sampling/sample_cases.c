@@ -134,10 +134,28 @@ static void make_slot(struct sample_case *c, struct source *r, uint32_t slot)
     }
 }
 
+/* Fills one mask: a token, few, half of them, most or all; behind the vocabulary's end any bits. */
+static void make_mask(struct source *r, uint32_t *mask, uint32_t n)
+{
+    uint32_t n_words = sample_mask_words(n), kind = draw(r, 5);
+    for (uint32_t w = 0; w < n_words; w++) {
+        uint32_t some = draw(r, 1u << 16) << 16 | draw(r, 1u << 16);
+        const uint32_t words[] = {0, draw(r, 8) ? 0 : some, some, some | some << 1 | some >> 1, UINT32_MAX};
+        mask[w] = words[kind];
+    }
+    if (n % 32)
+        mask[n / 32] |= UINT32_MAX << n % 32;
+    uint32_t least = draw(r, n); /* one that may follow */
+    mask[least / 32] |= 1u << least % 32;
+}
+
 /* Puts something out of range. */
 static void spoil(struct sample_case *c, struct source *r, struct step_logit *l)
 {
-    switch (draw(r, 5)) {
+    switch (draw(r, 6)) {
+    case 5:
+        l->mask = SAMPLE_CASE_MASKS + 1 + draw(r, 2) * 0x7fffffffu;
+        break;
     case 0:
         c->step->rows[l->row].slot = SLOTS + draw(r, 2) * 0x7fffffffu;
         break;
@@ -172,6 +190,7 @@ static void make_step(struct sample_case *c, struct source *r)
         l->target = draw(r, 5) ? -1 : (int32_t)draw(r, c->shape.n_vocab);
         l->n_top = (uint16_t)(draw(r, 2) ? 0 : draw(r, STEP_MAX_TOP + 1));
         l->flags = draw(r, 8);
+        l->mask = draw(r, 3) ? 0 : 1 + draw(r, SAMPLE_CASE_MASKS);
         s->rows[l->row].logit_index = (uint16_t)i;
         make_logits(r, c->logits + (size_t)i * c->stride, c->shape.n_vocab);
         if (draw(r, 30) == 0)
@@ -189,9 +208,10 @@ static bool is_finite(const float *x, uint32_t n)
     return true;
 }
 
-static int32_t reference_pick(struct sample_case *c, const struct step_row *row, bool bans,
-                              const float *logits)
+static int32_t reference_pick(struct sample_case *c, const struct step_row *row,
+                              const struct step_logit *want, const float *logits)
 {
+    bool bans = want->flags & STEP_BAN_END;
     uint32_t start = c->start[row->slot], n = row->pos + 1;
     struct sampler_input in = {
         .logits = logits,
@@ -203,6 +223,7 @@ static int32_t reference_pick(struct sample_case *c, const struct step_row *row,
         .banned = bans ? c->end_tokens : NULL,
         .n_banned = bans ? 3 : 0,
         .position = row->pos + 1,
+        .mask = want->mask ? c->masks + (size_t)(want->mask - 1) * sample_mask_words(c->shape.n_vocab) : NULL,
     };
     return sampler_pick(&in, c->sampler);
 }
@@ -225,11 +246,11 @@ static void reference(struct sample_case *c, uint32_t i)
     r->pos = row->pos;
     r->flags = want->target >= 0 ? STEP_RESULT_TARGET : 0;
     bool in_range = row->slot < SLOTS && row->pos < CONTEXT && want->target < (int32_t)n;
-    if (!in_range || want->n_top > STEP_MAX_TOP || !is_finite(logits, n)) {
+    if (!in_range || want->n_top > STEP_MAX_TOP || want->mask > SAMPLE_CASE_MASKS || !is_finite(logits, n)) {
         r->flags |= STEP_RESULT_NOT_FINITE;
         return;
     }
-    r->token = want->target >= 0 ? want->target : reference_pick(c, row, want->flags & STEP_BAN_END, logits);
+    r->token = want->target >= 0 ? want->target : reference_pick(c, row, want, logits);
     if (!(want->flags & STEP_LOGPROB) && !want->n_top && want->target < 0)
         return;
     struct sampler_norm norm;
@@ -255,6 +276,8 @@ static void map_all(struct sample_case *c)
     map(c, c->step, sizeof *c->step, SIMT_MAP_READ_ONLY, "step");
     map(c, c->logits, n, SIMT_MAP_READ_ONLY, "logits");
     map(c, c->exported, n, SIMT_MAP_HOST, "exported");
+    map(c, c->masks, SAMPLE_CASE_MASKS * sample_mask_words(c->shape.n_vocab) * sizeof *c->masks,
+        SIMT_MAP_HOST | SIMT_MAP_READ_ONLY, "masks");
     map(c, c->sampling, SLOTS * sizeof *c->sampling, SIMT_MAP_READ_ONLY, "sampling");
     map(c, c->biases, SLOTS * STEP_MAX_BIAS * sizeof *c->biases, SIMT_MAP_READ_ONLY, "biases");
     map(c, c->history, SLOTS * CONTEXT * sizeof *c->history, SIMT_MAP_READ_ONLY, "history");
@@ -275,6 +298,10 @@ void sample_case_open(struct sample_case *c, struct sample_shape shape, uint64_t
     c->step = room(sizeof *c->step);
     c->logits = room((size_t)shape.n_logits * c->stride * sizeof(float));
     c->exported = room((size_t)shape.n_logits * c->stride * sizeof(float));
+    uint32_t n_words = sample_mask_words(shape.n_vocab);
+    c->masks = room((size_t)SAMPLE_CASE_MASKS * n_words * sizeof *c->masks);
+    for (uint32_t i = 0; i < SAMPLE_CASE_MASKS; i++)
+        make_mask(&r, c->masks + (size_t)i * n_words, shape.n_vocab);
     c->sampling = room(SLOTS * sizeof *c->sampling);
     c->biases = room(SLOTS * STEP_MAX_BIAS * sizeof *c->biases);
     c->history = room(SLOTS * CONTEXT * sizeof *c->history);
@@ -298,6 +325,7 @@ void sample_case_close(struct sample_case *c)
     free(c->step);
     free(c->logits);
     free(c->exported);
+    free(c->masks);
     free(c->sampling);
     free(c->biases);
     free(c->history);
@@ -318,10 +346,10 @@ static int wrong(struct simt_report *report, uint32_t i, const struct sample_cas
     snprintf(report->kind, sizeof report->kind, "result");
     snprintf(report->text, sizeof report->text,
              "row %u: token %d, flags %u, n_top %u, logprob %a; wanted %d, %u, %u, %a (vocabulary %u, "
-             "temperature %g, top_k %d, top_p %g, min_p %g, typical_p %g, %u biases, last_n %u)",
+             "temperature %g, top_k %d, top_p %g, min_p %g, typical_p %g, %u biases, last_n %u, mask %u)",
              i, a->token, a->flags, a->n_top, (double)a->logprob, b->token, b->flags, b->n_top,
              (double)b->logprob, c->shape.n_vocab, (double)s->temperature, s->top_k, (double)s->top_p,
-             (double)s->min_p, (double)s->typical_p, s->n_bias, s->penalty_last_n);
+             (double)s->min_p, (double)s->typical_p, s->n_bias, s->penalty_last_n, c->step->logits[i].mask);
     return -1;
 }
 
@@ -358,6 +386,7 @@ int sample_case_run(struct sample_case *c, const char *kernel, uint32_t sm, uint
                .results = at(c->results),
                .scratch = at(c->scratch),
                .exported = at(c->exported),
+               .masks = at(c->masks),
                .end_tokens = at(c->end_tokens),
                .slots = {.history = at(c->history),
                          .start = at(c->start),
@@ -367,7 +396,8 @@ int sample_case_run(struct sample_case *c, const char *kernel, uint32_t sm, uint
                          .n_ctx = CONTEXT},
                .n_end_tokens = 3,
                .n_vocab = c->shape.n_vocab,
-               .logits_stride = c->stride},
+               .logits_stride = c->stride,
+               .n_masks = SAMPLE_CASE_MASKS},
         .counters = at(c->counters),
         .guard = at(c->guard),
     };

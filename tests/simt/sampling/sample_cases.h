@@ -16,6 +16,7 @@ struct sample_case {
     struct step *step;
     float *logits, *exported;
     uint32_t stride;
+    uint32_t *masks;
     struct step_sampling *sampling;
     struct step_bias *biases;
     int32_t *history;
@@ -27,6 +28,7 @@ struct sample_case {
     struct step_result results[STEP_MAX_LOGITS], wanted[STEP_MAX_LOGITS];
     void *sampler; /* the reference's scratch */
 };
+#define SAMPLE_CASE_MASKS 5
 
 void sample_case_open(struct sample_case *c, struct sample_shape shape, uint64_t number);
 void sample_case_close(struct sample_case *c);
