@@ -400,17 +400,19 @@ SIMT_INLINE void attend_give(const struct attend *a, const struct attend_pass *p
     out[1] = __builtin_fmaf(e, o[1], 0.0f) * inverse;
 }
 
-/* Each thread writes the sums that it kept; the deal is that of attend_values_of(). */
+/* Each thread writes the sums that it kept; the deal is that of attend_values(). */
 SIMT_INLINE void attend_give_all(const struct attend *a, const struct attend_pass *p)
 {
     const SIMT_SHARED struct attend_room *room = a->room;
-    uint32_t head_dim = room->in.layout.head_dim, pairs = head_dim / 2;
-    uint32_t per = attend_per(&a->crew, head_dim, p->n_queries);
-    uint32_t n_tasks = (p->n_queries + per - 1) / per * pairs;
-    for (uint32_t task = simt_thread(); task < n_tasks; task += a->crew.n_threads)
-        for (uint32_t q = task / pairs * per, end = q + per; q < end && q < p->n_queries; q++) {
-            uint32_t d = task % pairs * 2;
-            attend_give(a, p, q, d, ATTEND_AT(const float, room, outs) + q * head_dim + d);
+    struct attend_deal deal = attend_deal_of(room, p->n_queries);
+    for (uint32_t task = simt_thread(); task < deal.n_tasks; task += a->crew.n_threads)
+        for (uint32_t q = task / deal.per_query * deal.per, end = q + deal.per; q < end && q < p->n_queries;
+             q++) {
+            uint32_t d = task % deal.per_query * deal.wide;
+            SIMT_SMALL_LOOP
+            for (uint32_t to = d + deal.wide; d < to; d += 2)
+                attend_give(a, p, q, d,
+                            ATTEND_AT(const float, room, outs) + q * room->in.layout.head_dim + d);
         }
 }
 

@@ -22,7 +22,9 @@
 #define ATTEND_QUERIES     16 /* (row, head) pairs that share the reading of a page, if rows do */
 #define ATTEND_MIN_PIECE   8  /* tokens: whole 16 bytes of scales */
 #define ATTEND_QUERY_STATS 4  /* words per query: enum attend_stat */
+#define ATTEND_CODE_BYTES  (KV_PAGE_TOKENS * 2) /* a page's weights for a block of q8_0 values */
 #define attend_f4          float __attribute__((vector_size(16)))
+#define attend_u2          uint32_t __attribute__((vector_size(8)))
 
 struct attend_unit {
     uint32_t row, n_rows;              /* rows of the group */
@@ -42,12 +44,11 @@ struct attend_place {
 
 enum attend_stat { ATTEND_MAX, ATTEND_SUM, ATTEND_FACTOR, ATTEND_POS };
 
-/* The quantisation of a query's weights for each block of q8_0 values: float [2][blocks], inverses, then
- * steps (struct arith_weights). Returns the number of blocks for which there is room. */
+/* Blocks of q8_0 values for which each query has room for a step (struct arith_weights). */
 SIMT_INLINE uint32_t attend_step_blocks(const bool general, uint32_t head_dim)
 {
     uint32_t blocks = (general ? head_dim : ATTEND_PLAIN_HEAD_DIM) / ARITH_BLOCK;
-    return (blocks + 1) / 2 * 2; /* whole 16 bytes */
+    return (blocks + 3) / 4 * 4; /* whole 16 bytes */
 }
 
 struct attend_room {
@@ -73,7 +74,8 @@ struct attend_room {
     uint32_t queries;     /* [n_queries][head_dim * 4 bytes], scaled: attend_put_query() */
     uint32_t outs;        /* float [n_queries][head_dim] */
     uint32_t sums;        /* q8_0: int32 [n_queries][head_dim]: sums of the page so far */
-    uint32_t steps;       /* q8_0: [n_queries], attend_step_blocks(), of the page */
+    uint32_t steps;       /* q8_0: float [n_queries][attend_step_blocks()], of the page */
+    uint32_t codes;       /* q8_0: [n_queries][blocks][ATTEND_CODE_BYTES], of the page: attend_put_code() */
     uint32_t scores;      /* float [n_queries][KV_PAGE_TOKENS] */
     uint32_t ring;        /* [n_slots][piece_bytes] */
     struct attend_unit units[ATTEND_BATCH];
@@ -89,7 +91,9 @@ SIMT_INLINE uint32_t attend_round16(uint32_t n)
 SIMT_INLINE uint32_t attend_query_bytes(const bool general, uint32_t head_dim, bool q8)
 {
     return 2 * head_dim * 4 + KV_PAGE_TOKENS * 4 + 2 * ATTEND_QUERY_STATS * 4 +
-           (q8 ? head_dim * 4 + attend_step_blocks(general, head_dim) * 8 : 0);
+           (q8 ? head_dim * 4 + attend_step_blocks(general, head_dim) * 4 +
+                     head_dim / ARITH_BLOCK * ATTEND_CODE_BYTES
+               : 0);
 }
 
 /* Divides the work area: as many queries as wanted beside two pieces, and pieces as large as then possible;
@@ -133,7 +137,9 @@ SIMT_INLINE void attend_room_place(const bool general, SIMT_SHARED struct attend
     room->sums = at;
     at += room->tile.scale_bytes ? room->n_queries * head_dim * 4 : 0;
     room->steps = at;
-    at += room->tile.scale_bytes ? room->n_queries * attend_step_blocks(general, head_dim) * 8 : 0;
+    at += room->tile.scale_bytes ? room->n_queries * attend_step_blocks(general, head_dim) * 4 : 0;
+    room->codes = at;
+    at += room->tile.scale_bytes ? room->n_queries * (head_dim / ARITH_BLOCK) * ATTEND_CODE_BYTES : 0;
     room->scores = at;
     at += room->n_queries * KV_PAGE_TOKENS * 4;
     room->ring = at;
