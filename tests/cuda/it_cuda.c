@@ -643,10 +643,11 @@ Test(cuda_fault, the_socket_outlives_the_process_and_the_next_one_serves_who_cam
 
 /* ---- hearthd bench ---- */
 
-#define BENCH_ONE                                                                                            \
+#define BENCH_ON_CUDA                                                                                        \
     "bench", "--config", "/dev/null", "--model", HEARTH_TEST_DATA "/tiny-llama3-s15-q4_k_m.gguf",            \
-        "--backend", "cuda", "--libcuda", LIBCUDA, "--n-ctx", "64", "-p", "3", "-n", "3", "-r", "1"
-#define BENCH BENCH_ONE, "--executors"
+        "--backend", "cuda", "--libcuda", LIBCUDA, "--n-ctx", "64"
+#define BENCH_ONE BENCH_ON_CUDA, "-p", "3", "-n", "3", "-r", "1"
+#define BENCH     BENCH_ONE, "--executors"
 
 Test(cuda_bench, the_three_executors_stand_side_by_side_with_what_they_launch)
 {
@@ -686,6 +687,26 @@ Test(cuda_bench, a_table_of_the_emulator_says_that_it_shows_no_speeds)
     cr_assert_eq(PROCESS_RUN(&p, BENCH), 0, "%s", p.stderr_text);
     expect_in(p.stdout_text, "SIMT emulator, not a GPU: no speeds");
     cr_assert_null(strstr(p.stdout_text, "±"), "%s", p.stdout_text);
+    process_free(&p);
+}
+
+/* Of no use as times, but each token has all of them in their order, or the command fails. */
+Test(cuda_bench, hops_of_the_emulator_are_followed_and_not_timed)
+{
+    struct process p;
+    cr_assert_eq(PROCESS_RUN(&p, BENCH_ON_CUDA, "--hops", "-n", "6", "-r", "1", "--json"), 0, "%s",
+                 p.stderr_text);
+    json_t *report = json_loads(p.stdout_text, 0, NULL), *hops = json_object_get(report, "hops");
+    cr_assert(json_is_true(json_object_get(report, "emulated")), "%s", p.stdout_text);
+    cr_assert_str_eq(json_string_value(json_object_get(report, "kernel_by")), "traced steps");
+    cr_assert_eq(json_integer_value(json_object_get(report, "tokens")) +
+                     json_integer_value(json_object_get(report, "held")),
+                 6);
+    cr_assert_eq(json_array_size(hops), 8);
+    for (size_t i = 0; i < 8; i++)
+        cr_assert(json_is_null(json_object_get(json_object_get(json_array_get(hops, i), "us"), "median")));
+    cr_assert(json_is_null(json_object_get(json_object_get(report, "sums"), "client_ms")));
+    json_decref(report);
     process_free(&p);
 }
 
