@@ -89,7 +89,7 @@ static uint32_t *slot_of(const struct gbnf *p, const char *name)
     return &p->slots[h & (SLOTS - 1)];
 }
 
-const struct gbnf_rule *gbnf_find(const struct gbnf *p, const char *name)
+struct gbnf_rule *gbnf_find(const struct gbnf *p, const char *name)
 {
     uint32_t slot = *slot_of(p, name);
     return slot ? &p->rules[slot - 1] : NULL;
@@ -404,7 +404,7 @@ static void link_loops(struct gbnf *p)
     size_t done = p->n; /* loops from here on stand in one that is linked */
     for (uint32_t i = p->n_loops; i-- > 0 && !p->b->failed;) {
         const struct gbnf_loop *l = &p->loops[i];
-        if (l->from >= done)
+        if (l->from >= done || l->unused)
             continue;
         const struct dfa *a = gbnf_regular(p, l);
         if (a) {
@@ -415,6 +415,43 @@ static void link_loops(struct gbnf *p)
         struct gbnf_span s = gbnf_repeated(p, l->element, l->min, l->max);
         builder_empty(p->b, l->around.in, s.in);
         builder_empty(p->b, s.out, l->around.out);
+    }
+}
+
+/* Loops stand in the order of their ends. */
+static void drop_loops(struct gbnf *p, size_t from, size_t end)
+{
+    uint32_t lo = 0, hi = p->n_loops;
+    while (lo < hi) {
+        uint32_t mid = (lo + hi) / 2;
+        if (p->loops[mid].end <= from)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    for (; lo < p->n_loops && p->loops[lo].end <= end; lo++)
+        p->loops[lo].unused = true;
+}
+
+static void link_rule(struct gbnf *p, const struct gbnf_rule *r, struct gbnf_span s)
+{
+    builder_empty(p->b, r->start, s.in);
+    builder_empty(p->b, s.out, r->end);
+}
+
+/* A rule becomes an automaton where that spares a walk of most tokens before its first character. */
+static void link_rules(struct gbnf *p)
+{
+    for (uint32_t i = 0; i < p->n_rules && !p->b->failed; i++) {
+        struct gbnf_rule *r = &p->rules[i];
+        const struct dfa *a = r->body ? gbnf_regular_rule(p, r) : NULL;
+        if (a) {
+            builder_dfa(p->b, a, SPELL_RAW, r->start, r->end, true);
+            drop_loops(p, r->body, r->body_end);
+            continue;
+        }
+        if (r->body)
+            link_rule(p, r, r->span);
     }
 }
 
@@ -464,8 +501,10 @@ void gbnf_define(struct gbnf *p, uint32_t rule, struct gbnf_span s)
 {
     if (p->b->failed)
         return;
-    builder_empty(p->b, p->rules[rule].start, s.in);
-    builder_empty(p->b, s.out, p->rules[rule].end);
+    if (p->rules[rule].body)
+        p->rules[rule].span = s;
+    else
+        link_rule(p, &p->rules[rule], s);
     builder_final(p->b, p->rules[rule].end);
 }
 
@@ -488,7 +527,10 @@ static void parse_rule(struct gbnf *p)
     if (!gbnf_may_define(p, r, at))
         return;
     p->rules[r].body = p->at;
-    gbnf_define(p, r, parse_choice(p, false));
+    struct gbnf_span s = parse_choice(p, false);
+    if (!p->b->failed)
+        p->rules[r].body_end = p->at;
+    gbnf_define(p, r, s);
     gbnf_skip_space(p, false);
     if (going(p) && !gbnf_looking_at(p, "\n") && !gbnf_looking_at(p, "\r"))
         fail(p, "the end of the rule is expected");
@@ -514,6 +556,8 @@ int gbnf_finish(struct gbnf *p, const char *name, struct grammar **out, struct e
     const struct gbnf_rule *root = p->b->failed ? NULL : gbnf_find(p, name);
     if (!p->b->failed && !root)
         builder_fail(p->b, -EINVAL, "there is no rule %s", name);
+    if (!p->b->failed)
+        link_rules(p);
     if (!p->b->failed)
         link_loops(p);
     int rc = builder_finish(p->b, p->b->failed ? 0 : root->start, out, err);

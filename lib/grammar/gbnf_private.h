@@ -8,21 +8,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct gbnf_span { /* states */
+    uint32_t in, out;
+};
 struct gbnf_rule {
     const char *name;
     uint32_t start, end;
     size_t used_at; /* byte of the first use */
-    size_t body;    /* byte behind its ::= */
-    bool defined;
-};
-struct gbnf_span { /* states */
-    uint32_t in, out;
+    size_t body;    /* byte behind its ::=; 0: it was not read as GBNF */
+    size_t body_end;
+    struct gbnf_span span; /* linked to start and end when all rules are known */
+    bool defined, recursive;
 };
 /* An element that repeats. Its states are linked to those around it when all rules are known. */
 struct gbnf_loop {
     struct gbnf_span around, element;
     size_t from, end; /* bytes, with the repetition */
     uint32_t min, max;
+    bool unused; /* it stands in a rule that is an automaton */
 };
 struct gbnf {
     struct builder *b;
@@ -63,8 +66,10 @@ void gbnf_take_class(struct gbnf *p, struct code_ranges *set);
 bool gbnf_take_number(struct gbnf *p, uint32_t *out);
 bool gbnf_take_repetition(struct gbnf *p, uint32_t *min, uint32_t *max);
 /* The rule of that name, or NULL. */
-const struct gbnf_rule *gbnf_find(const struct gbnf *p, const char *name);
+struct gbnf_rule *gbnf_find(const struct gbnf *p, const char *name);
 
 /* gbnf_regular.c: the texts of a loop as an automaton, where rules below it do not call themselves and it has
  * few states. NULL: it is none. Call when the whole text was read without a failure. */
 const struct dfa *gbnf_regular(const struct gbnf *p, const struct gbnf_loop *loop);
+/* The same of a rule that may begin with many characters, as a name does. */
+const struct dfa *gbnf_regular_rule(const struct gbnf *p, struct gbnf_rule *rule);

@@ -1,17 +1,19 @@
-/* gbnf_regular.c - loops of a GBNF grammar whose texts are regular. Their rules are read once more, in place.
- */
+/* gbnf_regular.c - loops and rules of a GBNF grammar whose texts are regular. They are read once more, with
+ * the rules that they call in place. */
 #include "gbnf_private.h"
 
 #include <string.h>
 
-#define MAX_STATES 2000 /* states of the automaton: a loop of 100 characters of a JSON string has as many */
-#define MAX_CALLS  16   /* rules in one another */
-#define MAX_WORK   (GRAMMAR_WORK / 160) /* steps for one loop: too few to take the memory of all others */
-#define WORK_BYTES 16                   /* bytes of text that are read once more in a step */
+#define MAX_STATES      2000 /* states of the automaton: a loop of 100 characters of a JSON string has as many */
+#define MAX_CALLS       16                   /* rules in one another */
+#define MAX_WORK        (GRAMMAR_WORK / 160) /* steps for one loop: too few to take the memory of all others */
+#define MANY_CHARACTERS 16                   /* that a rule may begin with, to be an automaton */
+#define WORK_BYTES      16                   /* bytes of text that are read once more in a step */
 
 struct regular {
     struct gbnf text; /* its place alone moves */
     struct nfa nfa;
+    struct gbnf_rule *calls[MAX_CALLS]; /* the rules in one another, the last the inner one */
     unsigned n_calls;
 };
 
@@ -40,12 +42,24 @@ static void put_class(struct regular *r, uint32_t from, uint32_t to)
         nfa_edge(&r->nfa, from, set.r[i].lo, set.r[i].hi, to);
 }
 
+/* None of the rules around a recursive one is regular. */
+static bool is_recursive(struct regular *r, const struct gbnf_rule *rule)
+{
+    bool is = rule->recursive;
+    for (unsigned i = 0; i < r->n_calls; i++)
+        is |= r->calls[i] == rule;
+    for (unsigned i = 0; is && i < r->n_calls; i++)
+        r->calls[i]->recursive = true;
+    return is;
+}
+
 static bool put_rule(struct regular *r, uint32_t from, uint32_t to)
 {
-    const struct gbnf_rule *rule = gbnf_find(&r->text, gbnf_take_name(&r->text));
+    struct gbnf_rule *rule = gbnf_find(&r->text, gbnf_take_name(&r->text));
     size_t back = r->text.at;
-    if (!rule || !rule->defined || ++r->n_calls > MAX_CALLS)
+    if (!rule || !rule->body || r->n_calls == MAX_CALLS || is_recursive(r, rule))
         return false;
+    r->calls[r->n_calls++] = rule;
     r->text.at = rule->body;
     bool ok = put_choice(r, false, from, to);
     r->text.at = back;
@@ -146,24 +160,34 @@ static bool put_choice(struct regular *r, bool nested, uint32_t from, uint32_t t
     return ok;
 }
 
-static const struct dfa *make(const struct gbnf *p, const struct gbnf_loop *loop)
+static const struct dfa *make_loop(struct regular *r, const struct gbnf_loop *loop)
+{
+    uint32_t min, max;
+    r->text.at = loop->from;
+    struct gbnf_span x = {nfa_state(&r->nfa), nfa_state(&r->nfa)};
+    bool ok = put_element(r, x.in, x.out);
+    gbnf_skip_space(&r->text, true);
+    ok = ok && gbnf_take_repetition(&r->text, &min, &max) && r->text.at == loop->end &&
+         put_repeated(r, loop->from, x, loop->min, loop->max, NFA_START, NFA_ACCEPT) && has_room(r);
+    return ok ? nfa_dfa(&r->nfa) : NULL;
+}
+
+static const struct dfa *make_rule(struct regular *r, struct gbnf_rule *rule)
+{
+    uint32_t n = 0;
+    r->calls[r->n_calls++] = rule;
+    r->text.at = rule->body;
+    bool ok = !rule->recursive && put_choice(r, false, NFA_START, NFA_ACCEPT) && has_room(r);
+    const struct dfa *a = ok ? nfa_dfa(&r->nfa) : NULL;
+    for (uint32_t i = 0; a && i < a->first[1]; i++)
+        n += a->edges[i].hi - a->edges[i].lo + 1;
+    return a && n >= MANY_CHARACTERS ? a : NULL;
+}
+
+static const struct dfa *make(const struct gbnf *p, const struct gbnf_loop *loop, struct gbnf_rule *rule)
 {
     struct dfa_workshop *shop = &p->b->shop;
     struct regular r = {.text = *p};
-    uint32_t min, max;
-    nfa_open(&r.nfa, shop);
-    r.text.at = loop->from;
-    struct gbnf_span x = {nfa_state(&r.nfa), nfa_state(&r.nfa)};
-    bool ok = put_element(&r, x.in, x.out);
-    gbnf_skip_space(&r.text, true);
-    ok = ok && gbnf_take_repetition(&r.text, &min, &max) && r.text.at == loop->end &&
-         put_repeated(&r, loop->from, x, loop->min, loop->max, NFA_START, NFA_ACCEPT) && has_room(&r);
-    return ok ? nfa_dfa(&r.nfa) : NULL;
-}
-
-const struct dfa *gbnf_regular(const struct gbnf *p, const struct gbnf_loop *loop)
-{
-    struct dfa_workshop *shop = &p->b->shop;
     struct error err = p->b->err;
     uint32_t max_states = shop->max_states;
     uint64_t work = shop->work;
@@ -171,11 +195,22 @@ const struct dfa *gbnf_regular(const struct gbnf *p, const struct gbnf_loop *loo
         return NULL;
     shop->max_states = MAX_STATES;
     shop->work = MAX_WORK;
-    const struct dfa *a = make(p, loop);
+    nfa_open(&r.nfa, shop);
+    const struct dfa *a = loop ? make_loop(&r, loop) : make_rule(&r, rule);
     shop->max_states = max_states;
     shop->work = work - (MAX_WORK - shop->work);
     p->b->failed = shop->no_memory; /* a grammar can do without an automaton that is too large */
     if (!shop->no_memory)
         p->b->err = err; /* words of a later failure are its own */
     return a;
+}
+
+const struct dfa *gbnf_regular(const struct gbnf *p, const struct gbnf_loop *loop)
+{
+    return make(p, loop, NULL);
+}
+
+const struct dfa *gbnf_regular_rule(const struct gbnf *p, struct gbnf_rule *rule)
+{
+    return make(p, NULL, rule);
 }

@@ -156,12 +156,19 @@ static uint32_t depth_of(const struct matcher *m, uint32_t stack)
     return stack == NO_FRAME ? 0 : m->frames[stack].depth;
 }
 
+static bool is_too_deep(struct matcher *m, uint32_t depth)
+{
+    bool is = depth > m->depth_limit;
+    m->too_deep |= is;
+    return is;
+}
+
 static bool may_enter(struct matcher *m, const struct thread *t)
 {
     const struct grammar_state *s = &m->g->states[t->state];
     if (m->alone)
         return s->memo != GRAMMAR_NO_MEMO;
-    if (t->count < s->min || t->count > s->max || depth_of(m, t->stack) + s->height > GRAMMAR_MAX_DEPTH)
+    if (t->count < s->min || t->count > s->max || is_too_deep(m, depth_of(m, t->stack) + s->height))
         return false;
     return !m->g->has_unique || !is_used_up(m, t);
 }
@@ -281,7 +288,7 @@ static bool close_over(struct matcher *m, struct config *c, uint32_t since)
                 return false;
         for (uint32_t k = s->call; k < end->call; k++) {
             uint32_t stack;
-            if (depth_of(m, t.stack) + 1 + g->states[g->calls[k].rule].height > GRAMMAR_MAX_DEPTH)
+            if (is_too_deep(m, depth_of(m, t.stack) + 1 + g->states[g->calls[k].rule].height))
                 continue;
             if (!push(m, c, &t, &g->calls[k], since, &stack) ||
                 !add(m, c, (struct thread){g->calls[k].rule, 0, stack, 0}))
@@ -323,6 +330,36 @@ bool matcher_start(struct matcher *m, struct thread t, struct config *to)
         return false;
     compact(m, to);
     return to->n > 0 || to->can_end || to->exits;
+}
+
+bool matcher_behind(struct matcher *m, uint32_t stack, struct config *to)
+{
+    *to = (struct config){.first = m->n_pool};
+    next_turn(m);
+    if (!end_frame(m, to, &(struct thread){0, 0, stack, 0}) || !close_over(m, to, m->n_frames))
+        return false;
+    compact(m, to);
+    return to->n > 0 || to->can_end;
+}
+
+bool matcher_may_leave(struct matcher *m, uint32_t stack)
+{
+    bool may = stack == NO_FRAME;
+    for (uint32_t i = may ? NO_FRAME : m->frames[stack].links; !may && i != NO_FRAME; i = m->links[i].next) {
+        struct link l = m->links[i];
+        may = may_enter(m, &(struct thread){l.back, l.count, l.below, 0});
+    }
+    return may;
+}
+
+uint32_t matcher_depth(const struct matcher *m)
+{
+    uint32_t depth = 0;
+    for (uint32_t i = 0; i < m->now.n; i++) {
+        uint32_t d = depth_of(m, m->pool[m->now.first + i].stack);
+        depth = d > depth ? d : depth;
+    }
+    return depth;
 }
 
 /* The edge of a state that reads a byte, when there is exactly one. */
@@ -401,6 +438,7 @@ int matcher_open(struct matcher **out, struct grammar *g)
     m->turn_of = calloc(g->n_states, sizeof *m->turn_of);
     m->head = calloc(g->n_states, sizeof *m->head);
     m->work = MATCHER_WORK;
+    m->depth_limit = GRAMMAR_MAX_DEPTH;
     matcher_take(m, sizeof *m + g->n_states * (sizeof *m->turn_of + sizeof *m->head));
     if (!m->turn_of || !m->head ||
         (!matcher_start(m, (struct thread){g->start, 0, NO_FRAME, 0}, &m->now) && m->failed)) {

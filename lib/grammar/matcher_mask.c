@@ -1,177 +1,24 @@
 /* matcher_mask.c - which tokens may come next: a walk of the vocabulary's trie by the matcher's threads.
  * Inside a string most tokens are allowed, and which ones depends on the state alone: such masks are computed
  * once and remembered. A byte that leaves the string is looked at anew each time, since it depends on the
- * stack. */
+ * stack; where many may, by memos of frames (frame_memo.h). */
 #include "grammar_builder.h"
-#include "memo_walk.h"
+#include "frame_memo.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_RECENT 4
-#define MEMO_BYTES                                                                                           \
-    (8 << 20) /* of a grammar's: 19 KB each for 150,000 tokens, 170 KB where characters count */
-
-struct vocabulary_memos {
-    const struct vocabulary *of;
-    struct memo **memo; /* by key */
-    uint32_t n;
-    size_t n_bytes;                        /* of all */
-    struct any_string any;                 /* of a vocabulary's */
-    TAILQ_HEAD(, memo) by_use;             /* only those of a grammar */
-    const struct memo *recent[MAX_RECENT]; /* of a grammar's: the newest, in turns */
-    uint32_t n_recent;
-};
-
-int memo_store_open(struct vocabulary_memos **out)
-{
-    *out = calloc(1, sizeof **out);
-    if (!*out)
-        return -ENOMEM;
-    TAILQ_INIT(&(*out)->by_use);
-    return 0;
-}
-
-static void memo_free(struct memo *o)
-{
-    if (!o)
-        return;
-    free(o->mask);
-    free(o->counts);
-    free(o->exits);
-    free(o);
-}
-
-void memo_store_close(struct vocabulary_memos *s)
-{
-    if (!s)
-        return;
-    for (uint32_t i = 0; i < s->n; i++)
-        memo_free(s->memo[i]);
-    any_string_close(&s->any);
-    free(s->memo);
-    free(s);
-}
-
-/* ---- walking the trie ---- */
-
-/* The items that a walk has put on the pool, and takes back. */
-struct mark {
-    uint32_t n_pool, n_frames, n_links;
-};
-
-static struct mark mark(const struct matcher *m)
-{
-    return (struct mark){m->n_pool, m->n_frames, m->n_links};
-}
-
-static void go_back(struct matcher *m, struct mark to)
-{
-    m->n_pool = to.n_pool;
-    m->n_frames = to.n_frames;
-    m->n_links = to.n_links;
-}
-
-#define MAX_LEVELS 256
-
-struct trie_walk {
-    struct matcher *m;
-    const struct vocabulary *v;
-    uint32_t *mask;
-    struct memo *memo;    /* being made, or NULL */
-    struct config *level; /* [max_len + 1] */
-    uint64_t pause;       /* with less work left the walk pauses */
-    /* The place of the walk: `node` is next; nodes at the levels [0, top] end at ends[]. */
-    uint32_t node, top;
-    uint32_t ends[MAX_LEVELS];
-    struct mark marks[MAX_LEVELS];
-    size_t n_text;
-};
-
-static void set_token(const struct trie_walk *w, int32_t token, uint32_t count)
-{
-    for (; token >= 0; token = w->v->same[token]) {
-        w->mask[token / 32] |= 1u << (token % 32);
-        if (w->memo && w->memo->counts)
-            w->memo->counts[token] = count < 254 ? (uint8_t)count : 254;
-    }
-}
-
-/* Takes the node's byte from the level above it. True: look below it too. */
-static bool walk_node(struct trie_walk *w, uint32_t node, uint32_t depth)
-{
-    struct matcher *m = w->m;
-    const struct vocabulary_node *n = &w->v->nodes[node];
-    const struct config *above = &w->level[depth - 1];
-    struct config *here = &w->level[depth];
-    if (w->memo && w->memo->byte_exit && above->exits && memo_exits_by(w->memo, n->byte) &&
-        !memo_add_exit(w->memo, node, above->exit_count))
-        m->failed = true;
-    if (above->n == 0 ||
-        (m->g->has_unique && !m->alone && !matcher_put_text(m, m->n_text - 1, (char)n->byte)))
-        return false;
-    if (!matcher_step(m, above, n->byte, here))
-        return false;
-    set_token(w, n->token, here->n ? m->pool[here->first].count : here->exit_count);
-    return true;
-}
-
-/* Prepares to walk the nodes [node, end), children of a node whose configuration is level[0]. */
-static void walk_begin(struct trie_walk *w, uint32_t node, uint32_t end)
-{
-    w->node = node;
-    w->top = 0;
-    w->ends[0] = end;
-    w->marks[0] = mark(w->m);
-    w->n_text = w->m->n_text;
-}
-
-/* Looks at the next node, and goes below it or behind it. */
-static void walk_on(struct trie_walk *w)
-{
-    struct matcher *m = w->m;
-    uint32_t node = w->node, end = w->v->nodes[node].end;
-    go_back(m, w->marks[w->top]);
-    m->n_text = w->n_text + w->top + 1;
-    if (w->top < MAX_LEVELS - 1 && walk_node(w, node, w->top + 1) && end > node + 1) {
-        w->top++;
-        w->ends[w->top] = end;
-        w->marks[w->top] = mark(m);
-        w->node++;
-    } else
-        w->node = end;
-}
-
-/* True when all is walked, or the matcher has failed; false when the walk pauses: called again it goes on. */
-static bool walk(struct trie_walk *w)
-{
-    struct matcher *m = w->m;
-    while (!m->failed) {
-        while (w->top > 0 && w->node == w->ends[w->top]) /* done below: back to the level above */
-            w->top--;
-        if (w->node == w->ends[w->top])
-            break;
-        if (m->work < w->pause)
-            return false;
-        walk_on(w);
-    }
-    go_back(m, w->marks[0]);
-    m->n_text = w->n_text;
-    return true;
-}
-
 /* ---- remembered masks ---- */
+
+#define FEW_BYTES 4 /* whose exits are looked at anew for each mask */
 
 static bool add_exit_byte(struct memo *o, const struct grammar_edge *e)
 {
-    if (e->lo == e->hi && memo_exits_by(o, e->lo))
-        return true;
-    if (e->lo != e->hi || o->n_exit_bytes == MEMO_EXIT_BYTES)
-        return false;
-    o->exit_bytes[o->n_exit_bytes++] = e->lo;
-    return true;
+    if (e->lo == e->hi)
+        memo_exit_by(o, e->lo);
+    return e->lo == e->hi && o->n_exit_bytes <= FEW_BYTES;
 }
 
 #define EXIT_MOVES 64 /* states that the exit state leads to without input */
@@ -181,7 +28,6 @@ static bool reads_few_bytes(const struct grammar *g, uint32_t exit, struct memo 
 {
     uint32_t queue[EXIT_MOVES] = {exit}, n = 1;
     bool few = true;
-    o->n_exit_bytes = 0;
     for (uint32_t i = 0; i < n && few; i++) {
         const struct grammar_state *a = &g->states[queue[i]], *b = a + 1;
         few = (!a->final || a->last) && b->call == a->call && n + (b->empty - a->empty) <= EXIT_MOVES;
@@ -193,13 +39,21 @@ static bool reads_few_bytes(const struct grammar *g, uint32_t exit, struct memo 
     return few && o->n_exit_bytes;
 }
 
+/* The exits of a part of which more depends on its frame, for memos of frames. */
+static bool lists_all_exits(struct matcher *m, const struct vocabulary *v, struct memo *o)
+{
+    bool shared = m->g->states[o->state].memo < GRAMMAR_STRING_MEMOS;
+    struct frames *f = shared || o->counts || o->exit_state == NO_FRAME ? NULL : frames_of(m, v);
+    if (!f || !frames_plain(f, o->exit_state))
+        return false;
+    frames_add_bytes(f, m->g, o->exit_state, o);
+    return true;
+}
+
 /* Exits of the one are all exits of the other. */
 static bool same_exits(const struct memo *x, const struct memo *y)
 {
-    bool same = x->byte_exit && y->byte_exit && x->n_exit_bytes == y->n_exit_bytes;
-    for (uint32_t i = 0; same && i < x->n_exit_bytes; i++)
-        same = memo_exits_by(y, x->exit_bytes[i]);
-    return same;
+    return x->byte_exit && y->byte_exit && !memcmp(x->exit_bytes, y->exit_bytes, sizeof x->exit_bytes);
 }
 
 /* The state outside that the part leads to, found by looking at all of its states that `state` reaches. A
@@ -259,12 +113,12 @@ static void count_inside(struct memo *o, const struct vocabulary *v)
 /* Walks the nodes [node, end), children of one, from a state alone. */
 static bool walk_from(struct trie_walk *w, uint32_t state, uint32_t node, uint32_t end)
 {
-    struct mark before = mark(w->m);
+    struct trie_mark before = trie_mark(w->m);
     if (matcher_start(w->m, (struct thread){state, 0, NO_FRAME, 0}, &w->level[0])) {
-        walk_begin(w, node, end);
-        walk(w);
+        trie_walk_begin(w, node, end);
+        trie_walk(w);
     }
-    go_back(w->m, before);
+    trie_go_back(w->m, before);
     return !w->m->failed;
 }
 
@@ -288,17 +142,17 @@ static bool walk_by_tables(struct matcher *m, const struct vocabulary *v, struct
                            struct config *level)
 {
     struct trie_walk w = {.m = m, .v = v, .mask = o->mask, .memo = o, .level = level};
-    const struct memo *recent[MAX_RECENT];
+    const struct memo *recent[MEMO_RECENT];
     struct memo_bases bases = {.memos = recent, .string = string_memo(v, o), .any = &v->strings->any};
     if (o->counts)
         return false;
-    for (uint32_t i = 0; i < m->g->memos->n_recent && i < MAX_RECENT; i++) {
+    for (uint32_t i = 0; i < m->g->memos->n_recent && i < MEMO_RECENT; i++) {
         const struct memo *r = m->g->memos->recent[i];
         if (!o->byte_exit || same_exits(o, r))
             recent[bases.n_memos++] = r;
     }
     if (memo_walk(m, v, o, &bases, walk_slowly, &w)) {
-        m->g->memos->recent[m->g->memos->n_recent++ % MAX_RECENT] = o;
+        m->g->memos->recent[m->g->memos->n_recent++ % MEMO_RECENT] = o;
         return true;
     }
     memset(o->mask, 0, vocabulary_mask_words(v) * sizeof *o->mask);
@@ -320,10 +174,12 @@ static struct memo *memo_make(struct matcher *m, const struct vocabulary *v, uin
     bool many;
     o->state = state;
     o->exit_state = find_exit(m, state, &many);
-    o->byte_exit = o->exit_state != NO_FRAME && reads_few_bytes(m->g, o->exit_state, o);
     o->useless = many;
     if (many)
         return o;
+    o->byte_exit = o->exit_state != NO_FRAME && reads_few_bytes(m->g, o->exit_state, o);
+    o->wide = !o->byte_exit && lists_all_exits(m, v, o);
+    o->byte_exit |= o->wide;
     m->alone = true;
     if (!walk_by_tables(m, v, o, level))
         walk_from(&(struct trie_walk){.m = m, .v = v, .mask = o->mask, .memo = o, .level = level}, state, 0,
@@ -338,58 +194,6 @@ fail:
     return NULL;
 }
 
-static size_t memo_bytes(const struct memo *o, const struct vocabulary *v)
-{
-    return sizeof *o + (vocabulary_mask_words(v) + 1) * sizeof *o->mask + (o->counts ? v->n_tokens + 1 : 0) +
-           o->exit_room * sizeof *o->exits;
-}
-
-static void memo_take(struct matcher *m, struct vocabulary_memos *s, size_t n)
-{
-    s->n_bytes += n;
-    if (s == m->g->memos)
-        grammar_take(m->g, n);
-}
-
-static void forget(struct matcher *m, const struct vocabulary *v, struct memo *o)
-{
-    struct vocabulary_memos *s = m->g->memos;
-    size_t n = memo_bytes(o, v);
-    uint32_t n_recent = 0, n_kept = s->n_recent < MAX_RECENT ? s->n_recent : MAX_RECENT;
-    for (uint32_t i = 0; i < n_kept; i++)
-        if (s->recent[i] != o)
-            s->recent[n_recent++] = s->recent[i];
-    s->n_recent = n_recent;
-    s->memo[m->g->states[o->state].memo] = NULL;
-    TAILQ_REMOVE(&s->by_use, o, by_use);
-    s->n_bytes -= n;
-    grammar_give(m->g, n);
-    memo_free(o);
-}
-
-/* Forgets the grammar's memos that were used longest ago, but those that masks are being made with. The bytes
- * of memos of JSON strings have no bound: their number is known, and they are the vocabulary's. */
-static bool make_room(struct matcher *m, const struct vocabulary *v, const struct vocabulary_memos *s)
-{
-    if (s != m->g->memos)
-        return true;
-    struct memo *o = TAILQ_FIRST(&s->by_use), *later;
-    for (; s->n_bytes >= MEMO_BYTES && o; o = later) {
-        later = TAILQ_NEXT(o, by_use);
-        if (o->n_users == 0)
-            forget(m, v, o);
-    }
-    return s->n_bytes < MEMO_BYTES;
-}
-
-static void keep(struct matcher *m, const struct vocabulary *v, struct vocabulary_memos *s, struct memo *o)
-{
-    s->memo[m->g->states[o->state].memo] = o;
-    memo_take(m, s, memo_bytes(o, v));
-    if (s == m->g->memos)
-        TAILQ_INSERT_TAIL(&s->by_use, o, by_use);
-}
-
 /* The memo of a state, made now if there is room; NULL: walk. */
 static struct memo *memo_of(struct matcher *m, const struct vocabulary *v, uint32_t state,
                             struct config *level)
@@ -398,7 +202,7 @@ static struct memo *memo_of(struct matcher *m, const struct vocabulary *v, uint3
     if (key == GRAMMAR_NO_MEMO)
         return NULL;
     struct vocabulary_memos *s = key < GRAMMAR_STRING_MEMOS ? v->strings : m->g->memos;
-    if (!s->memo) {
+    if (!s->memo && (!s->of || s->of == v)) {
         s->n = s == v->strings ? GRAMMAR_STRING_MEMOS : m->g->n_memos;
         s->memo = calloc(s->n, sizeof *s->memo);
         s->of = v;
@@ -408,16 +212,14 @@ static struct memo *memo_of(struct matcher *m, const struct vocabulary *v, uint3
     if (!s->memo || s->of != v)
         return NULL;
     assert(key < s->n);
-    if (!s->memo[key] && make_room(m, v, s)) {
-        struct mark before = mark(m);
+    if (!s->memo[key] && memo_room(m, v, s)) {
+        struct trie_mark before = trie_mark(m);
         struct memo *o = memo_make(m, v, state, level);
         if (o)
-            keep(m, v, s, o);
-        go_back(m, before);
-    } else if (s->memo[key] && s == m->g->memos) {
-        TAILQ_REMOVE(&s->by_use, s->memo[key], by_use);
-        TAILQ_INSERT_TAIL(&s->by_use, s->memo[key], by_use);
-    }
+            memo_keep(m, v, s, o);
+        trie_go_back(m, before);
+    } else if (s->memo[key] && s == m->g->memos)
+        memo_used(s, s->memo[key]);
     return s->memo[key] && !s->memo[key]->useless ? s->memo[key] : NULL;
 }
 
@@ -445,6 +247,8 @@ static void add_counted(const struct memo *o, const struct vocabulary *v, uint32
 struct mask_job {
     struct trie_walk w;
     enum { MASK_THREADS, MASK_EXITS, MASK_BELOW, MASK_PLAIN } at;
+    uint64_t budget;      /* steps that memos of frames may take yet */
+    bool shallow;         /* no frame is too deep for them */
     uint32_t next;        /* thread of the text so far */
     struct thread *plain; /* threads without a memo */
     uint32_t n_plain;
@@ -457,9 +261,13 @@ struct mask_job {
     bool tried, opened; /* with `byte` */
     uint8_t byte;
     struct config outside;
-    struct mark mark;
+    /* With a memo of frames: what follows where the frame ends, and behind each byte there. */
+    struct config behind;
+    uint64_t by_tried[4], by_opened[4]; /* sets of bytes */
+    struct config by[256];
+    struct trie_mark mark;
     size_t n_text;
-    struct mark begun; /* the state of the matcher before */
+    struct trie_mark begun; /* the state of the matcher before */
     size_t begun_text;
 };
 
@@ -486,7 +294,7 @@ static void begin_below(struct mask_job *j, uint32_t node)
         return;
     m->n_text += j->w.v->nodes[node].depth;
     j->w.level[0] = j->outside;
-    walk_begin(&j->w, node + 1, j->w.v->nodes[node].end);
+    trie_walk_begin(&j->w, node + 1, j->w.v->nodes[node].end);
     j->at = MASK_BELOW;
 }
 
@@ -499,7 +307,7 @@ static bool opens(struct mask_job *j, uint32_t count, uint32_t node)
     const struct vocabulary_node *n = &j->w.v->nodes[node];
     if (j->tried && j->byte == n->byte && !j->repeats)
         return j->opened;
-    go_back(m, j->mark);
+    trie_go_back(m, j->mark);
     j->tried = true;
     j->byte = n->byte;
     if (m->g->has_unique && !put_way(j, node))
@@ -512,10 +320,38 @@ static bool opens(struct mask_job *j, uint32_t count, uint32_t node)
     return j->opened;
 }
 
+static bool opens_behind(struct mask_job *j, uint32_t node)
+{
+    uint8_t byte = j->w.v->nodes[node].byte;
+    uint64_t bit = UINT64_C(1) << (byte % 64);
+    if (!(j->by_tried[byte / 64] & bit)) {
+        j->by_tried[byte / 64] |= bit;
+        if (matcher_step(j->w.m, &j->behind, byte, &j->by[byte]))
+            j->by_opened[byte / 64] |= bit;
+    }
+    j->outside = j->by[byte];
+    return j->by_opened[byte / 64] & bit;
+}
+
+/* Takes the tokens of the next exit of frames. */
+static void take_frame_exit(struct mask_job *j)
+{
+    uint32_t node = j->memo->exits[j->exit++].node;
+    if (!opens_behind(j, node))
+        return;
+    trie_set_token(&j->w, j->w.v->nodes[node].token, 0);
+    if (j->w.v->nodes[node].end > node + 1)
+        begin_below(j, node);
+}
+
 /* Takes the tokens of the next exit. */
 static void take_exit(struct mask_job *j)
 {
     const struct memo *o = j->memo;
+    if (o->frame) {
+        take_frame_exit(j);
+        return;
+    }
     const struct exit_node *e = &o->exits[j->exit++];
     uint32_t count = j->thread.count + (j->part.counts ? e->count : 0);
     if (count < j->part.min || count > j->part.max)
@@ -525,7 +361,7 @@ static void take_exit(struct mask_job *j)
             j->exit = o->n_exits;
         return;
     }
-    set_token(&j->w, j->w.v->nodes[e->node].token, 0);
+    trie_set_token(&j->w, j->w.v->nodes[e->node].token, 0);
     if (j->w.v->nodes[e->node].end > e->node + 1)
         begin_below(j, e->node);
 }
@@ -539,7 +375,7 @@ static bool goes_on(struct mask_job *j)
         j->exit_state != NO_FRAME &&
         matcher_start(m, (struct thread){j->exit_state, j->thread.count, j->thread.stack, 0}, &behind) &&
         behind.n;
-    go_back(m, j->mark);
+    trie_go_back(m, j->mark);
     return on;
 }
 
@@ -566,7 +402,7 @@ static bool apply(struct mask_job *j, struct memo *o, struct thread t)
     j->thread = t;
     j->part = has_part ? m->g->parts[s->part] : (struct grammar_part){0, GRAMMAR_UNBOUNDED, 0, false};
     j->exit_state = has_part ? j->part.exit : o->exit_state; /* a shared memo knows that of another grammar */
-    j->mark = mark(m);
+    j->mark = trie_mark(m);
     if (!o->byte_exit && goes_on(j))
         return false;
     add_counted(o, v, j->part.max - t.count, j->w.mask);
@@ -581,7 +417,7 @@ static bool apply(struct mask_job *j, struct memo *o, struct thread t)
 static bool follows(struct mask_job *j, struct thread t, const struct matcher_item *item)
 {
     struct matcher *m = j->w.m;
-    struct mark before = mark(m);
+    struct trie_mark before = trie_mark(m);
     size_t n_text = m->n_text, done = n_text - m->frames[t.stack].mark;
     struct config at = {0}, next;
     bool on = matcher_start(m, t, &at);
@@ -590,7 +426,7 @@ static bool follows(struct mask_job *j, struct thread t, const struct matcher_it
         on = matcher_put_text(m, m->n_text++, byte) && matcher_step(m, &at, (uint8_t)byte, &next);
     }
     m->n_text = n_text;
-    go_back(m, before);
+    trie_go_back(m, before);
     return on;
 }
 
@@ -608,13 +444,79 @@ static bool may_differ(struct mask_job *j, struct thread t)
     return may;
 }
 
+/* The memo of a thread's frame, from that of the part in which it is, or NULL. */
+static struct memo *memo_of_its_frame(struct mask_job *j, struct memo *part, struct thread t)
+{
+    struct matcher *m = j->w.m;
+    const struct vocabulary *v = j->w.v;
+    struct frames *f = j->shallow ? frames_of(m, v) : NULL;
+    uint32_t state = part ? part->exit_state : t.state;
+    if (!f || !frames_plain(f, state) || !matcher_may_leave(m, t.stack))
+        return NULL;
+    return part ? frame_memo_on(m, v, part, state, j->w.level, &j->budget)
+                : frame_memo(m, v, state, j->w.level, &j->budget);
+}
+
+#define MAX_FRAMES_ON 8 /* frames that one memo goes through */
+
+/* Goes on with a memo's exits in the frames below, as long as each has one caller, which counts nothing. */
+static struct memo *memo_of_more_frames(struct mask_job *j, struct memo *o, uint32_t *stack)
+{
+    struct matcher *m = j->w.m;
+    for (int i = 0; i < MAX_FRAMES_ON && *stack != NO_FRAME && o->n_exits > frame_memo_few(j->w.v); i++) {
+        struct link l = m->links[m->frames[*stack].links];
+        if (l.next != NO_FRAME || !frames_plain(frames_of(m, j->w.v), l.back) ||
+            !matcher_may_leave(m, l.below))
+            break;
+        struct memo *more = frame_memo_on(m, j->w.v, o, l.back, j->w.level, &j->budget);
+        if (!more)
+            break;
+        o = more;
+        *stack = l.below;
+    }
+    return o;
+}
+
+/* Takes what the memos of a thread's frame, and of those below, say. False: there is none. */
+static bool apply_frames(struct mask_job *j, struct memo *part, struct thread t)
+{
+    struct matcher *m = j->w.m;
+    const struct vocabulary *v = j->w.v;
+    uint64_t budget = j->budget;
+    struct memo *o = memo_of_its_frame(j, part, t);
+    if (o)
+        o = memo_of_more_frames(j, o, &t.stack);
+    j->w.pause += budget - j->budget; /* what was made is of this part's time */
+    if (!o || !matcher_work(m, o->n_exits + v->n_tokens / 32))
+        return false;
+    hold(j, o);
+    add_counted(o, v, 0, j->w.mask);
+    if (t.stack == NO_FRAME || !o->n_exits)
+        return true;
+    j->mark = trie_mark(m);
+    j->exit = 0;
+    j->n_text = m->n_text;
+    memset(j->by_tried, 0, sizeof j->by_tried);
+    memset(j->by_opened, 0, sizeof j->by_opened);
+    if (matcher_behind(m, t.stack, &j->behind))
+        j->at = MASK_EXITS;
+    else
+        trie_go_back(m, j->mark);
+    return true;
+}
+
 static void take_thread(struct mask_job *j)
 {
     struct matcher *m = j->w.m;
     hold(j, NULL);
     struct thread t = m->pool[m->now.first + j->next++];
     struct memo *o = memo_of(m, j->w.v, t.state, j->w.level);
-    if (!o || (m->g->has_unique && !may_differ(j, t)) || !apply(j, o, t))
+    bool whole = o && !o->wide, taken;
+    if (whole)
+        taken = (!m->g->has_unique || may_differ(j, t)) && apply(j, o, t);
+    else
+        taken = (o || m->g->states[t.state].memo == GRAMMAR_NO_MEMO) && apply_frames(j, o, t);
+    if (!taken)
         j->plain[j->n_plain++] = t;
 }
 
@@ -622,7 +524,7 @@ static void begin_plain(struct mask_job *j)
 {
     struct matcher *m = j->w.m;
     j->at = MASK_PLAIN;
-    j->mark = mark(m);
+    j->mark = trie_mark(m);
     if (!matcher_pool_room(m, j->n_plain))
         m->failed = true;
     if (m->failed)
@@ -630,7 +532,7 @@ static void begin_plain(struct mask_job *j)
     j->w.level[0] = (struct config){.first = m->n_pool, .n = j->n_plain};
     for (uint32_t i = 0; i < j->n_plain; i++)
         m->pool[m->n_pool++] = j->plain[i];
-    walk_begin(&j->w, 0, j->n_plain ? j->w.v->n_nodes : 0);
+    trie_walk_begin(&j->w, 0, j->n_plain ? j->w.v->n_nodes : 0);
 }
 
 /* Goes on with the mask; true when it is made, or the matcher has failed. */
@@ -645,12 +547,12 @@ static bool go_on(struct mask_job *j)
         } else if (j->at == MASK_EXITS && j->exit < j->memo->n_exits) {
             take_exit(j);
         } else if (j->at == MASK_EXITS) {
-            go_back(m, j->mark);
+            trie_go_back(m, j->mark);
             j->at = MASK_THREADS;
-        } else if (j->at == MASK_BELOW && walk(&j->w)) {
+        } else if (j->at == MASK_BELOW && trie_walk(&j->w)) {
             m->n_text = j->n_text;
             j->at = MASK_EXITS;
-        } else if (j->at == MASK_PLAIN && walk(&j->w)) {
+        } else if (j->at == MASK_PLAIN && trie_walk(&j->w)) {
             return true;
         }
     }
@@ -666,8 +568,10 @@ static struct mask_job *job_open(struct matcher *m, const struct vocabulary *v, 
     j->plain = malloc((m->now.n + 1) * sizeof *j->plain);
     j->w.level = calloc(v->max_len + 2 > 258 ? v->max_len + 2 : 258, sizeof *j->w.level);
     m->job = j;
-    j->begun = mark(m);
+    j->begun = trie_mark(m);
     j->begun_text = m->n_text;
+    j->shallow = matcher_depth(m) <= FRAME_MEMO_DEPTH;
+    j->budget = frame_memo_budget(v);
     return j->plain && j->w.level && matcher_pool_room(m, m->now.n) ? j : NULL;
 }
 
@@ -677,7 +581,7 @@ void matcher_stop_mask(struct matcher *m)
     if (!j)
         return;
     hold(j, NULL);
-    go_back(m, j->begun);
+    trie_go_back(m, j->begun);
     m->n_text = j->begun_text;
     free(j->plain);
     free(j->w.level);

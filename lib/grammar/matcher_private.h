@@ -48,10 +48,12 @@ struct matcher {
     uint32_t turn;
     struct config now; /* the threads of the text so far: the front of the pool */
     bool failed;
-    bool ambiguous; /* failed for more threads than MATCHER_MAX_THREADS, or for lack of work */
-    uint64_t work;  /* steps left of this walk */
-    bool alone;     /* a walk inside one part: bounds are ignored */
-    char *text;     /* with unique items */
+    bool ambiguous;       /* failed for more threads than MATCHER_MAX_THREADS, or for lack of work */
+    uint64_t work;        /* steps left of this walk */
+    bool alone;           /* a walk inside one part: bounds are ignored */
+    uint32_t depth_limit; /* of frames, those that a way to the end needs among them */
+    bool too_deep;        /* a way was left for it */
+    char *text;           /* with unique items */
     size_t n_text, text_room;
     struct mask_job *job; /* the mask that is being made, or NULL */
     struct matcher_saved *saved;
@@ -70,7 +72,12 @@ bool matcher_work(struct matcher *m, uint64_t steps);
 bool matcher_step(struct matcher *m, const struct config *from, uint8_t byte, struct config *to);
 /* Adds what a thread reaches without input to a fresh configuration at the end of the pool. */
 bool matcher_start(struct matcher *m, struct thread t, struct config *to);
-struct matcher_item { /* of an array, in the text */
+/* The same of what follows where a frame ends. */
+bool matcher_behind(struct matcher *m, uint32_t stack, struct config *to);
+/* True if some caller of the frame may go on, or it is the frame of the whole text. */
+bool matcher_may_leave(struct matcher *m, uint32_t stack);
+uint32_t matcher_depth(const struct matcher *m); /* of the deepest frame of the text so far */
+struct matcher_item {                            /* of an array, in the text */
     size_t start, len;
 };
 /* Finds the next earlier item that begins like the text of the frame, which is an item's that must differ

@@ -373,8 +373,9 @@ static bool choose_run(struct part_walk *w, const struct table *root)
         kept += first[c] == next ? classes->weight[c] : 0;
         cleared += first[c] == next ? 0 : classes->weight[c];
     }
-    for (uint32_t i = 0; i < w->o->n_exit_bytes; i++) /* nodes with an exit are walked */
-        w->run &= ~(UINT64_C(1) << classes->class_of[w->o->exit_bytes[i]]);
+    for (unsigned b = 0; w->o->byte_exit && b < 256; b++) /* nodes with an exit are walked */
+        if (memo_exits_by(w->o, (uint8_t)b))
+            w->run &= ~(UINT64_C(1) << classes->class_of[b]);
     if (kept < least || cleared > kept / 2 || run_of(w, t, MAX_RUN) < MAX_ALIKE)
         w->run = 0;
     return w->run != 0;

@@ -7,8 +7,6 @@
 
 #include <sys/queue.h>
 
-#define MEMO_EXIT_BYTES 4
-
 struct exit_node { /* a node whose byte leaves the part */
     uint32_t node;
     uint32_t count; /* characters of the token before it */
@@ -23,11 +21,18 @@ struct memo {
     TAILQ_ENTRY(memo) by_use; /* of a grammar's: the one that was used last is the last */
     uint32_t n_users;         /* masks that are being made with it */
     uint32_t exit_state;
-    /* The exit state reads these bytes alone, a few, and `exits` lists the nodes that have one. */
+    /* `exits` lists the nodes that have one of these bytes: all that may come behind the exit. */
     bool byte_exit;
-    uint8_t exit_bytes[MEMO_EXIT_BYTES];
+    uint64_t exit_bytes[4]; /* a set */
     uint32_t n_exit_bytes;
-    bool useless; /* more than one way out: walk instead */
+    bool useless; /* no mask: walk instead. A part with more than one way out, a frame of little or much work
+                   */
+    bool wide;    /* behind the exit all depends on the frame: the base of a frame's memo, of no use alone */
+    /* Of a frame (frame_memo.h): exits are where it ends. It was made from the memo with the number `from`.
+     */
+    bool frame;
+    uint64_t id, from;
+    LIST_ENTRY(memo) by_frame;
 };
 
 /* Any JSON string, as the vocabulary's trie sees it. */
@@ -45,10 +50,12 @@ void any_string_close(struct any_string *a); /* zeros are fine */
 
 static inline bool memo_exits_by(const struct memo *o, uint8_t byte)
 {
-    for (uint32_t i = 0; i < o->n_exit_bytes; i++)
-        if (o->exit_bytes[i] == byte)
-            return true;
-    return false;
+    return o->exit_bytes[byte / 64] >> (byte % 64) & 1;
+}
+static inline void memo_exit_by(struct memo *o, uint8_t byte)
+{
+    o->n_exit_bytes += !memo_exits_by(o, byte);
+    o->exit_bytes[byte / 64] |= UINT64_C(1) << (byte % 64);
 }
 bool memo_add_exit(struct memo *o, uint32_t node, uint32_t count);
 

@@ -17,7 +17,7 @@ static const char *const words[] = {
     "日本",    "\xe6",    "\x97\xa5",  "\xf0\x9f", "😀",         " a",   "ab",    "abc",     "abab",
     "b\",\"a", "x1",      "a\"",       "b\"",      "a\",\"b\"", "2020", "-0",    "the cat", " sat on",
     "ing",     "\"a\"",   "\"b",       "1,2",      "],[",       "]]",   "yes",   "no",      "maybe",
-    "a\":1",   "}}",      "telephone", "ab-ab-ab"};
+    "a\":1",   "}}",      "telephone", "ab-ab-ab", "ab:",       "ab,"};
 #define N_WORDS  (sizeof words / sizeof *words)
 #define N_TOKENS (256 + (int)N_WORDS + 1)
 #define END      (N_TOKENS - 1)
@@ -523,6 +523,32 @@ static struct grammar *of_pattern(const char *pattern)
     return of_schema(schema);
 }
 
+/* Frames as deep as the limit of memos, and as that of all texts. */
+Test(matcher, masks_in_deep_frames_are_what_fits)
+{
+    struct vocabulary *v = open_vocabulary(true);
+    struct grammar *g = of_gbnf(
+        "root ::= value\nvalue ::= (\"[\" ws (value (\",\" ws value)*)? \"]\" | [a-z]+) ws\nws ::= [ \\n]*");
+    for (int depth = 0; depth < GRAMMAR_MAX_DEPTH + 2; depth++) {
+        char text[GRAMMAR_MAX_DEPTH + 8];
+        if (depth > 4 && abs(depth - GRAMMAR_MAX_DEPTH / 2) > 5 && depth < GRAMMAR_MAX_DEPTH - 8)
+            continue;
+        struct matcher *m;
+        memset(text, '[', sizeof text);
+        memcpy(text + depth, "a ", 3);
+        cr_assert_eq(matcher_open(&m, g), 0);
+        size_t n = matcher_bytes(m, text, strlen(text)); /* in the deepest frame no letter fits */
+        matcher_close(m);
+        for (int less = 0; less < 3; less++) {
+            text[n - (n > 0 && less > 0)] = 0;
+            n = strlen(text);
+            check_mask(g, v, text);
+        }
+    }
+    grammar_unref(g);
+    vocabulary_close(v);
+}
+
 /* Each mask begins with a remembered one, from which the tokens that do not fit here are taken. */
 Test(matcher, masks_that_begin_with_another_are_what_fits)
 {
@@ -622,19 +648,44 @@ Test(matcher, masks_that_were_used_long_ago_are_forgotten)
     free(mask);
 }
 
+/* Space at the end of rules and before calls, names that may end anywhere, lists that end with themselves,
+ * rules with several callers, counts, ambiguity: what may follow depends on one frame, on several, or on all.
+ */
+static const char *const framed[] = {
+    "root ::= (item \", \"){1,3} item\n"
+    "item ::= [a-c]+ | \"(\" root \")\" | \"\\\"\" [^\"]{0,3} \"\\\"\"",
+    "root ::= value\nvalue ::= (object | array | string | number | \"true\" | \"null\") ws\n"
+    "object ::= \"{\" ws (string \":\" ws value (\",\" ws string \":\" ws value)*)? \"}\"\n"
+    "array ::= \"[\" ws (value (\",\" ws value)*)? \"]\"\n"
+    "string ::= \"\\\"\" ([^\"\\\\] | \"\\\\\" [\"\\\\n])* \"\\\"\" ws\n"
+    "number ::= \"-\"? [0-9]+ (\".\" [0-9]+)?\nws ::= [ \\t\\n]*",
+    "root ::= \"[\" items \"]\"\nitems ::= item ws | item ws \",\" ws items\n"
+    "item ::= [a-z0-9]+ | root\nws ::= ([ \\n] ws)?",
+    "root ::= (expr \"=\" ws term \"\\n\")+\nexpr ::= term ([-+*/] ws term)*\n"
+    "term ::= name | \"(\" ws expr \")\" ws\nname ::= [a-z] [a-z0-9_]* ws\nws ::= [ \\t]*",
+    "root ::= a | b | c\na ::= word \",\" root | word\nb ::= word \":\" (root | word)\n"
+    "c ::= \"[\" root \"]\" (\"]\" | root)?\nword ::= [a-z]+ | word2\n"
+    "word2 ::= \"\\\"\" [a-z]* \"\\\"\"",
+    "root ::= (pair \", \")* pair\npair ::= name{1,2} \"\\\"\" root? \"\\\"\" name*\n"
+    "name ::= [a-n]+ \" \"?",
+    "root ::= text \"\\n\" root | text\ntext ::= word (\" \" word)*\n"
+    "word ::= [a-zé]+ | [0-9]+ \".\"? [0-9]* | \"(\" text \")\"",
+};
+
 Test(matcher, masks_of_gbnf_are_what_fits)
 {
-    walk_all(of_gbnf("root ::= (item \", \"){1,3} item\nitem ::= [a-c]+ | \"(\" root \")\" | \"\\\"\" "
-                     "[^\"]{0,3} \"\\\"\""),
-             20, 14);
+    for (size_t i = 0; i < sizeof framed / sizeof *framed; i++)
+        walk_all(of_gbnf(framed[i]), 10, 16);
 }
 
-/* 400 rules with one language: every byte of the trie is taken by all of their threads. */
+/* 400 rules with one language: every byte of the trie is taken by all of their threads. The grammar is too
+ * large for memos of frames, which would take one thread after the other. */
 static void write_ambiguous(char *out, size_t room)
 {
     size_t n = (size_t)snprintf(out, room, "root ::= r0");
     for (int i = 1; i < 400; i++)
         n += (size_t)snprintf(out + n, room - n, " | r%d", i);
+    n += (size_t)snprintf(out + n, room - n, " | \"%0*d\"", 20000, 0);
     for (int i = 0; i < 400; i++)
         n += (size_t)snprintf(out + n, room - n, "\nr%d ::= [a-z] r%d \"i\" | \"!\"", i, i);
     cr_assert_lt(n, room);
@@ -642,7 +693,7 @@ static void write_ambiguous(char *out, size_t room)
 
 Test(matcher, a_mask_that_takes_too_many_steps_fails)
 {
-    static char text[32768];
+    static char text[65536];
     uint32_t mask[(N_TOKENS + 31) / 32];
     struct matcher *m;
     write_ambiguous(text, sizeof text);
