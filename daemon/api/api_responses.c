@@ -7,7 +7,9 @@
 #include "model/model.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define BETWEEN  "__" /* a namespace and its member's name */
 #define MAX_NAME 256  /* bytes of namespace and name together, with the 0 */
@@ -286,6 +288,57 @@ static void read_settings(struct reader *r, const json_t *body)
     chat_json_copy(&r->c, body, same);
 }
 
+/* Members that the reply gives back, and what it says where they are not given. */
+static const struct echoed {
+    const char *name;
+    json_type type;
+    const char *shape; /* in words; NULL: read_choice() looks at it */
+    const char *none;
+} echoed[] = {
+    {"instructions", JSON_STRING, "a string", "null"},
+    {"metadata", JSON_OBJECT, "an object", "{}"},
+    {"tools", JSON_ARRAY, "an array", "[]"},
+    {"tool_choice", JSON_NULL, NULL, "\"auto\""},
+    {"reasoning", JSON_OBJECT, "an object", "{\"effort\":null,\"summary\":null}"},
+    {"text", JSON_OBJECT, "an object", "{\"format\":{\"type\":\"text\"}}"},
+    {"max_tool_calls", JSON_INTEGER, "an integer", "null"},
+    {"prompt_cache_key", JSON_STRING, "a string", "null"},
+    {"safety_identifier", JSON_STRING, "a string", "null"},
+    {"user", JSON_STRING, "a string", "null"},
+};
+
+/* The value of one of them: members of an object stand over those that are always there. */
+static json_t *echo_of(struct reader *r, const struct echoed *e, json_t *given)
+{
+    json_t *value = json_loads(e->none, JSON_DECODE_ANY, NULL), *member;
+    const char *key;
+    if (!given || json_is_null(given))
+        return value;
+    if (e->shape && json_typeof(given) != e->type)
+        api_invalid(r->c.err, e->name, "%s must be %s (got %s)", e->name, e->shape, field_got(given));
+    if (!json_is_object(given) || !json_is_object(value)) {
+        json_decref(value);
+        return json_incref(given);
+    }
+    json_object_foreach(given, key, member) if (!json_is_null(member) &&
+                                                json_object_set(value, key, member) < 0) r->c.failed = true;
+    return value;
+}
+
+static void keep_echo(struct reader *r, const json_t *body)
+{
+    json_t *echo = json_object();
+    for (size_t i = 0; i < sizeof echoed / sizeof *echoed; i++) {
+        const struct echoed *e = &echoed[i];
+        if (json_object_set_new(echo, e->name, echo_of(r, e, json_object_get(body, e->name))) < 0)
+            r->c.failed = true;
+    }
+    char *text = json_dumps(echo, JSON_COMPACT);
+    json_decref(echo);
+    chat_json_set(&r->c, "echoed", text ? json_string(text) : NULL);
+    free(text);
+}
+
 static json_t *translate(const json_t *body, struct api_error *err)
 {
     struct reader r = {0};
@@ -298,6 +351,7 @@ static json_t *translate(const json_t *body, struct api_error *err)
         chat_json_put(&r.c, chat_json_message(&r.c, "system"), "content", json_incref(instructions));
     read_input(&r, json_object_get(body, "input"));
     read_settings(&r, body);
+    keep_echo(&r, body);
     return chat_json_close(&r.c);
 }
 
@@ -320,7 +374,16 @@ static int read_namespaces(struct field_reader *r, const struct field *f, const 
     return 0;
 }
 
+static int read_echoed(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    (void)f;
+    p->echoed = arena_copy(r->arena, json_string_value(value), json_string_length(value));
+    return p->echoed ? 0 : api_out_of_memory(r->err);
+}
+
 static const struct field own_fields[] = {
+    {.name = "echoed", .kind = FIELD_CUSTOM, .read = read_echoed},
     {.name = "namespaces", .kind = FIELD_CUSTOM, .read = read_namespaces},
     {0},
 };
@@ -481,12 +544,12 @@ static void put_usage(struct buf *out, const struct generation *g)
                n_prompt, generation_n_cached(g), c->n_tokens, answer_n_reasoning(g), n_prompt + c->n_tokens);
 }
 
-/* The settings in force. Instructions, tools and metadata are not kept, so they are not given back. */
+/* The settings in force, and what the request said. */
 static void put_settings(struct buf *out, const struct params *p)
 {
-    buf_puts(out, ",\"error\":null,\"instructions\":null,\"metadata\":{},\"tools\":[],\"tool_choice\":");
-    buf_puts(out, p->no_tools ? "\"none\"" : p->choice.forced ? "\"required\"" : "\"auto\"");
-    buf_printf(out, ",\"parallel_tool_calls\":%s,\"max_output_tokens\":", p->one_call ? "false" : "true");
+    size_t n = strlen(p->echoed);
+    buf_printf(out, ",\"error\":null,\"parallel_tool_calls\":%s,\"max_output_tokens\":",
+               p->one_call ? "false" : "true");
     if (p->has_max_tokens)
         json_put_uint(out, p->max_tokens);
     else
@@ -495,10 +558,9 @@ static void put_settings(struct buf *out, const struct params *p)
     json_put_number(out, p->temperature, 6);
     buf_puts(out, ",\"top_p\":");
     json_put_number(out, p->top_p, 6);
-    buf_puts(out, ",\"reasoning\":{\"effort\":");
-    json_put_str(out, p->reasoning_effort);
-    buf_puts(out, ",\"summary\":null},\"previous_response_id\":null,\"store\":false,\"background\":false,"
-                  "\"text\":{\"format\":{\"type\":\"text\"}},\"truncation\":\"disabled\"");
+    buf_puts(out, ",\"previous_response_id\":null,\"store\":false,\"background\":false,\"top_logprobs\":0,"
+                  "\"service_tier\":\"default\",\"truncation\":\"disabled\",");
+    buf_put(out, p->echoed + 1, n - 2); /* without its braces */
 }
 
 static void put_response(struct buf *out, const struct generation *g, const char *status)
@@ -507,6 +569,11 @@ static void put_response(struct buf *out, const struct generation *g, const char
     buf_printf(out, "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"model\":",
                g->id, (long long)g->created, status);
     chat_put_model(out, g);
+    buf_puts(out, ",\"completed_at\":");
+    if (c->finish && !was_cut(c))
+        json_put_uint(out, (uint64_t)time(NULL));
+    else
+        buf_puts(out, "null");
     buf_puts(out, ",\"incomplete_details\":");
     if (was_cut(c))
         buf_printf(out, "{\"reason\":\"%s\"}", strcmp(c->finish, "length") ? c->finish : "max_output_tokens");

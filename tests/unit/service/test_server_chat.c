@@ -605,7 +605,44 @@ Test(chat, responses_are_items_in_the_order_of_the_text)
     cr_assert_str_eq(json_text(root, "output.2.namespace"), "get");
     cr_assert_str_eq(json_text(root, "output.2.arguments"), "{\"city\": \"Be\"}");
     cr_assert_gt(json_number(root, "usage.output_tokens_details.reasoning_tokens"), 0);
+    cr_assert_gt(json_number(root, "completed_at"), 0);
     json_decref(root);
+    reply_free(&r);
+    stop();
+}
+
+/* The object of each event has them too. */
+Test(chat, responses_give_back_what_the_request_said)
+{
+    static const char said[] = "\"instructions\":\"I\",\"metadata\":{\"run\":\"7\"},\"tool_choice\":\"none\","
+                               "\"user\":\"u\",\"text\":{\"verbosity\":"
+                               "\"low\",\"format\":null},\"prompt_cache_key\":\"k\",\"stream\":true,";
+    static const char *const back[] = {
+        "\"instructions\":\"I\"",
+        "\"metadata\":{\"run\":\"7\"}",
+        "\"tool_choice\":\"none\"",
+        "\"tools\":[{\"type\":\"function\",\"name\":\"lone\",\"strict\":false,",
+        "{\"type\":\"web_search\",\"external_web_access\":false}]",
+        "\"reasoning\":{\"effort\":null,\"summary\":\"auto\"}",
+        "\"text\":{\"format\":{\"type\":\"text\"},\"verbosity\":\"low\"}",
+        "\"prompt_cache_key\":\"k\"",
+        "\"safety_identifier\":null",
+        "\"user\":\"u\"",
+    };
+    start_template(SHOWS, "auto");
+    script("</think><tool_call>{\"name\":\"lone\",\"arguments\":{}}</tool_call><|endoftext|>");
+    struct reply r = ask_responses(said);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    for (size_t i = 0; i < sizeof back / sizeof *back; i++) {
+        unsigned n = 0;
+        for (const char *s = r.body; (s = strstr(s, back[i])); s++)
+            n++;
+        cr_expect_eq(n, 3, "%s: %u times in %s", back[i], n, r.body);
+    }
+    reply_free(&r);
+    r = post("/v1/responses", "{\"input\":\"a\"}");
+    cr_expect(strstr(r.body, "\"instructions\":null,\"metadata\":{},\"tools\":[],\"tool_choice\":\"auto\""),
+              "%s", r.body);
     reply_free(&r);
     stop();
 }
@@ -621,7 +658,7 @@ Test(chat, responses_give_a_namespace_to_its_own_tools_alone)
     cr_assert_eq(r.status, 200, "%s", r.body);
     json_t *root = reply_json(&r);
     cr_assert(strstr(r.body, "\"name\":\"get__weather\""), "%s", r.body);
-    cr_assert_null(strstr(r.body, "\"namespace\""), "%s", r.body);
+    cr_assert_null(strstr(strstr(r.body, "\"output\":["), "\"namespace\""), "%s", r.body);
     json_decref(root);
     reply_free(&r);
     char body[1024];
@@ -810,7 +847,7 @@ Test(chat, ollamas_raw_prompt_is_taken_as_it_is)
     stop();
 }
 
-Test(chat, responses_refuse_what_needs_a_store)
+Test(chat, responses_refuse_what_needs_a_store_or_is_of_another_type)
 {
     static const struct {
         const char *body, *param;
@@ -824,6 +861,11 @@ Test(chat, responses_refuse_what_needs_a_store)
         {"{\"input\":[{\"content\":\"a\"}]}", "input[0].role"},
         {"{\"input\":[]}", "input"},
         {"{}", "input"},
+        {"{\"input\":\"a\",\"instructions\":[]}", "instructions"},
+        {"{\"input\":\"a\",\"metadata\":1}", "metadata"},
+        {"{\"input\":\"a\",\"tools\":\"x\"}", "tools"},
+        {"{\"input\":\"a\",\"reasoning\":\"high\"}", "reasoning"},
+        {"{\"input\":\"a\",\"text\":[]}", "text"},
     };
     start_template(HERMES, "auto");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

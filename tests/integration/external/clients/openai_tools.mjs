@@ -80,6 +80,24 @@ await check("a response's function call is streamed", async () => {
     Arguments.parse(JSON.parse(reply.output[0].arguments));
 });
 
+await check("a response gives back what the request said, whole and streamed", async () => {
+    const said = {
+        instructions: "Be brief.",
+        metadata: { run: "7" },
+        tools: [{ type: "function", name: "weather", description: "Tells it.", parameters, strict: true }],
+        tool_choice: "auto",
+        text: { format: { type: "text" }, verbosity: "low" },
+        prompt_cache_key: "k",
+        safety_identifier: "s",
+        user: "u",
+    };
+    const body = { model: "any", input: content, max_output_tokens: 12, ...said };
+    for (const reply of [await client.responses.create(body), await client.responses.stream(body).finalResponse()])
+        for (const name of Object.keys(said)) assert.deepEqual(reply[name], said[name], name);
+    const plain = await client.responses.create({ model: "any", input: content, max_output_tokens: 12 });
+    assert.deepEqual([plain.tools, plain.tool_choice, plain.instructions, plain.metadata], [[], "auto", null, {}]);
+});
+
 await check("zodTextFormat gives what it describes", async () => {
     const reply = await client.responses.parse({ model: "any", input: content, text: { format: zodTextFormat(Dog, "dog") } });
     Dog.parse(reply.output_parsed);
