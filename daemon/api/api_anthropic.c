@@ -189,8 +189,17 @@ static json_t *translate(const json_t *body, struct api_error *err)
                                        "top_p",          "top_k",      "top_k",       "stream",      "stream",
                                        "stop_sequences", "stop",       NULL};
     const json_t *messages = json_object_get(body, "messages");
+    static const struct field_shape shapes[] = {
+        {"model", SHAPE_STRING},
+        {"system", SHAPE_STRING | SHAPE_ARRAY},
+        {"tools", SHAPE_ARRAY},
+        {"tool_choice", SHAPE_OBJECT},
+        {"thinking", SHAPE_OBJECT},
+        {"output_config", SHAPE_OBJECT},
+        {0},
+    };
     struct chat_json c;
-    if (chat_json_open(&c, err) < 0)
+    if (fields_have_shapes(body, shapes, err) < 0 || chat_json_open(&c, err) < 0)
         return NULL;
     read_system(&c, json_object_get(body, "system"));
     if (!json_array_size(messages))

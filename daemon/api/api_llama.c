@@ -88,7 +88,10 @@ static json_t *read_bias(const json_t *list, struct api_error *err)
 
 static json_t *translate(const json_t *body, struct api_error *err)
 {
-    json_t *out = json_object(), *bias = json_object_get(body, "logit_bias");
+    json_t *bias = json_object_get(body, "logit_bias");
+    if (field_has_shape(bias, "logit_bias", SHAPE_OBJECT | SHAPE_ARRAY, err) < 0)
+        return NULL;
+    json_t *out = json_object();
     bool ok = out != NULL;
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
         json_t *value = json_object_get(body, members[i].there);

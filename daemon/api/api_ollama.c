@@ -26,6 +26,10 @@ static void read_message(struct chat_json *c, size_t i, const json_t *given)
     const char *thinking = chat_json_word(given, "thinking"), *tool = chat_json_word(given, "tool_name");
     const json_t *calls = json_object_get(given, "tool_calls");
     char path[48];
+    snprintf(path, sizeof path, "messages[%zu].content", i);
+    field_has_shape(json_object_get(given, "content"), path, SHAPE_STRING, c->err);
+    snprintf(path, sizeof path, "messages[%zu].tool_calls", i);
+    field_has_shape(calls, path, SHAPE_ARRAY, c->err);
     snprintf(path, sizeof path, "messages[%zu].images", i);
     if (json_array_size(json_object_get(given, "images")))
         api_invalid(c->err, path, "%s is not supported: the model reads text only", path);
@@ -141,6 +145,21 @@ static void read_format(struct chat_json *c, json_t *format)
 
 static void read_common(struct chat_json *c, const json_t *body)
 {
+    static const struct field_shape shapes[] = {
+        {"model", SHAPE_STRING},
+        {"prompt", SHAPE_STRING},
+        {"suffix", SHAPE_STRING},
+        {"system", SHAPE_STRING},
+        {"template", SHAPE_STRING},
+        {"stream", SHAPE_BOOL},
+        {"raw", SHAPE_BOOL},
+        {"tools", SHAPE_ARRAY},
+        {"options", SHAPE_OBJECT},
+        {"think", SHAPE_BOOL | SHAPE_STRING},
+        {0},
+    };
+    if (fields_have_shapes(body, shapes, c->err) < 0)
+        return;
     const json_t *stream = json_object_get(body, "stream"), *tools = json_object_get(body, "tools");
     read_format(c, json_object_get(body, "format"));
     read_options(c, json_object_get(body, "options"));

@@ -72,6 +72,7 @@ static void read_message(struct reader *r, const json_t *item, const char *path)
     if (!answers)
         r->answer = NULL;
     snprintf(place, sizeof place, "%s.content", path);
+    field_has_shape(json_object_get(item, "content"), place, SHAPE_STRING | SHAPE_ARRAY, r->c.err);
     gather(&r->c, json_object_get(item, "content"), place);
     r->c.gathered = true;
     chat_json_text(&r->c, message, "content");
@@ -291,20 +292,19 @@ static void read_settings(struct reader *r, const json_t *body)
 /* Members that the reply gives back, and what it says where they are not given. */
 static const struct echoed {
     const char *name;
-    json_type type;
-    const char *shape; /* in words; NULL: read_choice() looks at it */
+    unsigned kinds;
     const char *none;
 } echoed[] = {
-    {"instructions", JSON_STRING, "a string", "null"},
-    {"metadata", JSON_OBJECT, "an object", "{}"},
-    {"tools", JSON_ARRAY, "an array", "[]"},
-    {"tool_choice", JSON_NULL, NULL, "\"auto\""},
-    {"reasoning", JSON_OBJECT, "an object", "{\"effort\":null,\"summary\":null}"},
-    {"text", JSON_OBJECT, "an object", "{\"format\":{\"type\":\"text\"}}"},
-    {"max_tool_calls", JSON_INTEGER, "an integer", "null"},
-    {"prompt_cache_key", JSON_STRING, "a string", "null"},
-    {"safety_identifier", JSON_STRING, "a string", "null"},
-    {"user", JSON_STRING, "a string", "null"},
+    {"instructions", SHAPE_STRING, "null"},
+    {"metadata", SHAPE_OBJECT, "{}"},
+    {"tools", SHAPE_ARRAY, "[]"},
+    {"tool_choice", SHAPE_STRING | SHAPE_OBJECT, "\"auto\""},
+    {"reasoning", SHAPE_OBJECT, "{\"effort\":null,\"summary\":null}"},
+    {"text", SHAPE_OBJECT, "{\"format\":{\"type\":\"text\"}}"},
+    {"max_tool_calls", SHAPE_INTEGER, "null"},
+    {"prompt_cache_key", SHAPE_STRING, "null"},
+    {"safety_identifier", SHAPE_STRING, "null"},
+    {"user", SHAPE_STRING, "null"},
 };
 
 /* The value of one of them: members of an object stand over those that are always there. */
@@ -314,8 +314,7 @@ static json_t *echo_of(struct reader *r, const struct echoed *e, json_t *given)
     const char *key;
     if (!given || json_is_null(given))
         return value;
-    if (e->shape && json_typeof(given) != e->type)
-        api_invalid(r->c.err, e->name, "%s must be %s (got %s)", e->name, e->shape, field_got(given));
+    field_has_shape(given, e->name, e->kinds, r->c.err);
     if (!json_is_object(given) || !json_is_object(value)) {
         json_decref(value);
         return json_incref(given);
@@ -327,6 +326,7 @@ static json_t *echo_of(struct reader *r, const struct echoed *e, json_t *given)
 
 static void keep_echo(struct reader *r, const json_t *body)
 {
+    field_has_shape(json_object_get(body, "model"), "model", SHAPE_STRING, r->c.err);
     json_t *echo = json_object();
     for (size_t i = 0; i < sizeof echoed / sizeof *echoed; i++) {
         const struct echoed *e = &echoed[i];

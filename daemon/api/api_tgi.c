@@ -84,7 +84,10 @@ static bool draws(const json_t *parameters)
 
 static json_t *translate_for(const json_t *body, bool streams, struct api_error *err)
 {
+    static const struct field_shape shapes[] = {{"parameters", SHAPE_OBJECT}, {"stream", SHAPE_BOOL}, {0}};
     const json_t *parameters = json_object_get(body, "parameters");
+    if (fields_have_shapes(body, shapes, err) < 0)
+        return NULL;
     json_t *out = json_object();
     bool ok = out && put(out, "prompt", json_object_get(body, "inputs")) &&
               json_object_set_new(out, "stream", json_boolean(streams)) == 0;

@@ -483,6 +483,7 @@ static int keep_functions(struct field_reader *r, const struct field *f, const j
         json_t *tool = json_array_get(value, i);
         const char *type = json_string_value(json_object_get(tool, "type"));
         json_t *function = json_object_get(tool, "function");
+        char path[64];
         if (!json_is_object(tool))
             return api_invalid(r->err, f->name, "%s[%zu] must be an object (got %s)", f->name, i,
                                field_got(tool));
@@ -490,6 +491,9 @@ static int keep_functions(struct field_reader *r, const struct field *f, const j
             continue;
         if (!json_is_string(json_object_get(function, "name")))
             return api_invalid(r->err, f->name, "tools[%zu] must be an object with function.name", i);
+        snprintf(path, sizeof path, "%s[%zu].function.parameters", f->name, i);
+        if (field_has_shape(json_object_get(function, "parameters"), path, SHAPE_OBJECT, r->err) < 0)
+            return -1;
         bool lacks = c && chat_template_needs_descriptions(c) && !json_object_get(function, "description");
         if ((lacks && json_object_set_new(function, "description", json_string("")) < 0) ||
             json_array_append(out, tool) < 0)

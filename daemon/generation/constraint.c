@@ -145,6 +145,8 @@ static int read_response_format(struct field_reader *r, const struct field *f, c
     if (type && !strcmp(type, "text"))
         return 0;
     if (type && !strcmp(type, "json_schema")) {
+        if (field_has_shape(named, "response_format.json_schema", SHAPE_OBJECT, r->err) < 0)
+            return -1;
         schema = schema ? schema : json_object_get(named, "schema");
         if (!named && !schema)
             return api_invalid(r->err, "response_format.json_schema",

@@ -143,7 +143,8 @@ static int make_ids(struct generation *g, struct prompt *out, struct api_error *
         return api_invalid(err, prompt_param(g), "%s is missing", prompt_param(g));
     }
     if (!p->n_ids)
-        return api_invalid(err, prompt_param(g), "the prompt is empty: at least one token is needed");
+        return api_invalid(err, prompt_param(g), "%s gives an empty prompt: at least one token is needed",
+                           prompt_param(g));
     out->ids = p->ids;
     out->n_ids = (uint32_t)p->n_ids;
     return 0;

@@ -48,6 +48,46 @@ const char *field_got_word(const json_t *value)
     return text;
 }
 
+static unsigned shape_of(const json_t *value)
+{
+    switch (json_typeof(value)) {
+    case JSON_STRING:
+        return SHAPE_STRING;
+    case JSON_OBJECT:
+        return SHAPE_OBJECT;
+    case JSON_ARRAY:
+        return SHAPE_ARRAY;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return SHAPE_BOOL;
+    case JSON_INTEGER:
+        return SHAPE_INTEGER;
+    default:
+        return 0;
+    }
+}
+
+int field_has_shape(const json_t *value, const char *path, unsigned kinds, struct api_error *err)
+{
+    static const char *const words[] = {"a string", "an object", "an array", "true or false", "an integer"};
+    char wanted[80] = "";
+    size_t n = 0;
+    if (!value || json_is_null(value) || shape_of(value) & kinds)
+        return 0;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (kinds >> i & 1)
+            n += (size_t)snprintf(wanted + n, sizeof wanted - n, "%s%s", n ? " or " : "", words[i]);
+    return api_invalid(err, path, "%s must be %s (got %s)", path, wanted, field_got(value));
+}
+
+int fields_have_shapes(const json_t *object, const struct field_shape *shapes, struct api_error *err)
+{
+    for (const struct field_shape *s = shapes; s->name; s++)
+        if (field_has_shape(json_object_get(object, s->name), s->name, s->kinds, err) < 0)
+            return -1;
+    return 0;
+}
+
 const char *field_path(const struct field_reader *r, const char *name)
 {
     static _Thread_local char texts[2][128];

@@ -52,6 +52,17 @@ struct field_reader {
 int fields_read(struct field_reader *r, const json_t *object, const struct field *const *tables,
                 size_t n_tables);
 
+/* Kinds of values that a member may be of, where another reader than fields_read() takes it. */
+enum { SHAPE_STRING = 1, SHAPE_OBJECT = 2, SHAPE_ARRAY = 4, SHAPE_BOOL = 8, SHAPE_INTEGER = 16 };
+struct field_shape {
+    const char *name;
+    unsigned kinds;
+};
+/* 0, or -1 with words that begin with the path: the value is there, not null and of another kind. */
+int field_has_shape(const json_t *value, const char *path, unsigned kinds, struct api_error *err);
+/* The same of an object's members; the table ends with an empty row. The first wrong one is told. */
+int fields_have_shapes(const json_t *object, const struct field_shape *shapes, struct api_error *err);
+
 /* A member's whole path ("messages[2].role"), for words and param. One of two buffers of this thread. */
 const char *field_path(const struct field_reader *r, const char *name);
 /* "a string", "7", "true": what came, for an error's words. One of two buffers of this thread. */
