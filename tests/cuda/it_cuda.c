@@ -702,6 +702,7 @@ Test(cuda_bench, hops_of_the_emulator_are_followed_and_not_timed)
     cr_assert_eq(json_integer_value(json_object_get(report, "tokens")) +
                      json_integer_value(json_object_get(report, "held")),
                  6);
+    cr_assert(json_is_null(json_object_get(report, "empty_step_us")));
     cr_assert_eq(json_array_size(hops), 8);
     for (size_t i = 0; i < 8; i++)
         cr_assert(json_is_null(json_object_get(json_object_get(json_array_get(hops, i), "us"), "median")));

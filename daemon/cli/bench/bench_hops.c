@@ -14,8 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOOKS 15 /* traced steps, of a device whose ops are known by their trace alone */
-
 struct rig {
     struct runtime runtime;
     struct engine *engine;
@@ -28,7 +26,7 @@ struct rig {
     struct hops_client client;
     struct error client_error;
     int client_rc;
-    bool has_loop, drained;
+    bool has_loop;
 };
 
 int bench_refuse_hops(struct error *err)
@@ -48,10 +46,7 @@ static void run_client(void *context)
 
 static void on_drained(void *context)
 {
-    struct rig *r = context;
-
-    r->drained = true;
-    uv_stop(&r->loop);
+    uv_stop(&((struct rig *)context)->loop);
 }
 
 static void on_ended(uv_async_t *ended)
@@ -161,12 +156,14 @@ static int open_rig(struct rig *r, const struct config *cfg, const struct bench_
     if (rc == 0 && executor_kind(r->runtime.executor) != EXECUTOR_PERSISTENT)
         rc = bench_refuse_hops(err);
     if (rc == 0)
+        rc = bench_check_fit(test, r->runtime.n_ctx, err);
+    if (rc == 0)
         rc = open_records(r, test, streams, err);
     if (rc == 0)
         rc = open_server(r, err);
     if (rc == 0)
         rc = open_engine(r, cfg, err);
-    if (rc == 0)
+    if (rc == 0) /* kv_memory may hold less */
         rc = bench_check_fit(test, engine_n_ctx(r->engine), err);
     if (rc == 0)
         serve_model(r);
@@ -186,7 +183,8 @@ static void stop(struct rig *r)
     r->server = NULL;
     if (!r->has_loop)
         return;
-    uv_close((uv_handle_t *)&r->ended, NULL);
+    if (r->ended.data)
+        uv_close((uv_handle_t *)&r->ended, NULL);
     uv_run(&r->loop, UV_RUN_DEFAULT);
     uv_loop_close(&r->loop);
     r->has_loop = false;
@@ -232,25 +230,6 @@ static int check_counts(const struct rig *r, struct error *err)
                      t->n_taken, (unsigned long long)t->n_bytes, n, (unsigned long long)c->n_bytes);
 }
 
-/* n_looks: at most LOOKS. */
-static int kernel_ns(const struct config *cfg, const struct bench_test *test, uint32_t n_looks, uint64_t *ns,
-                     struct error *err)
-{
-    struct bench_test half = *test; /* its last step has as much past as the test's middle one */
-    struct offline o = {0};
-    double looks[LOOKS] = {0};
-    int rc = offline_open(&o, cfg, err);
-
-    half.n_tokens = test->n_tokens / 2 + 1;
-    for (uint32_t i = 0; i < n_looks && rc == 0; i++) {
-        rc = bench_traced_ns(&o, cfg, &half, ns, err);
-        looks[i] = (double)*ns;
-    }
-    offline_close(&o);
-    *ns = rc == 0 ? (uint64_t)bench_median(looks, n_looks) : 0;
-    return rc;
-}
-
 static void describe(const struct runtime *r, struct bench_hops *out)
 {
     const struct model_config *mc = model_config(r->model);
@@ -275,7 +254,10 @@ static int look_at(struct rig *r, const struct config *cfg, const struct bench_t
                              .reads = r->client.reads,
                              .handed = r->stream_times.handed,
                              .n_handed = r->stream_times.n_handed};
-    int rc = out->by_device ? kernel_ns(cfg, test, out->emulated ? 1 : LOOKS, &seen.kernel_ns, err) : 0;
+    struct hops_device device = {0};
+    int rc = out->by_device ? hops_device(cfg, test, out->emulated, &device, err) : 0;
+    seen.kernel_ns = device.kernel_ns;
+    out->empty_us = (double)device.empty_ns * 1e-3;
     return rc < 0 ? rc : hops_figures(&seen, out, err);
 }
 

@@ -31,6 +31,7 @@ struct bench_hops {
     char machine[320]; /* model and device, for people */
     bool emulated;     /* the device: its times are of no use, and are not shown */
     bool by_device;    /* HOP_KERNEL is the median of traced steps, by the device's clock, for all tokens */
+    double empty_us;   /* by_device: what a step without rows takes there and back, alone; else 0 */
     int executor;      /* enum executor_kind */
     uint32_t n_streams, n_tokens; /* that the figures are of */
     uint32_t n_held; /* tokens left out: with no text of their own, in the event of a later one */
@@ -86,6 +87,17 @@ struct hops_client {
 };
 /* Asks for one stream after the other. Any thread, blocking. */
 int hops_client_run(struct hops_client *c, struct error *err);
+
+/* ---- a device ---- */
+
+struct hops_device {
+    uint64_t
+        kernel_ns; /* of a step in the test's middle, from its first op to its last, by the device's clock */
+    uint64_t empty_ns; /* of a step without rows, by the host's: border and PCIe, with nothing beside them */
+};
+/* Loads the model and measures these: medians, or with `once` one look at each. */
+int hops_device(const struct config *cfg, const struct bench_test *test, bool once, struct hops_device *out,
+                struct error *err);
 
 /* ---- figures ---- */
 

@@ -46,7 +46,10 @@ static void print_times(const struct bench_hops *h, FILE *f)
             "last token's others\nbeyond the first token's.\n",
             (double)h->client_ns * 1e-6, (double)h->cycles_ns * 1e-6, (double)h->shift_ns * 1e-6);
     if (h->by_device)
-        fprintf(f, "The kernel's time is the median of traced steps, by the device's clock.\n");
+        fprintf(f,
+                "The kernel's time is the median of traced steps, by the device's clock. A step without rows "
+                "takes\n%.1f us there and back: border and PCIe, with no other step beside them.\n",
+                h->empty_us);
 }
 
 void bench_hops_print_table(const struct bench_hops *h, FILE *f)
@@ -96,11 +99,12 @@ void bench_hops_print_json(const struct bench_hops *h, FILE *f)
         json_pack("{s:o, s:o, s:o}", "client_ms", us(h, (double)h->client_ns * 1e-6), "cycles_ms",
                   us(h, (double)h->cycles_ns * 1e-6), "shift_ms", us(h, (double)h->shift_ns * 1e-6));
     json_t *all = json_pack(
-        "{s:b, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o}", "emulated",
+        "{s:b, s:s, s:s, s:s, s:i, s:i, s:i, s:i, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "emulated",
         h->emulated, "machine", h->machine, "test", h->test, "executor", config_executor_name(h->executor),
         "streams", (int)h->n_streams, "tokens", (int)h->n_tokens, "held", (int)h->n_held, "late",
-        (int)h->n_late, "kernel_by", h->by_device ? "traced steps" : "every step", "hops", hops_json(h),
-        "way_us", figure_json(h, &h->way), "gap_us", figure_json(h, &h->gap), "way_beyond_kernel_us",
+        (int)h->n_late, "kernel_by", h->by_device ? "traced steps" : "every step", "empty_step_us",
+        h->by_device ? us(h, h->empty_us) : json_null(), "hops", hops_json(h), "way_us",
+        figure_json(h, &h->way), "gap_us", figure_json(h, &h->gap), "way_beyond_kernel_us",
         figure_json(h, &h->beyond), "gap_beyond_kernel_us", figure_json(h, &h->beyond_gap), "sums", sums);
 
     json_dumpf(all, f, JSON_REAL_PRECISION(9));
