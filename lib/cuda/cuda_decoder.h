@@ -88,7 +88,7 @@ struct cuda_decoder {
 
     struct error fault;    /* once its code is set, every call fails with it */
     char *_Atomic account; /* of cuda_account(); freed in cuda_unload() */
-    uint64_t beat_ns, looked_ns, silent_ns, queried_ns, busy_since_ns;
+    uint64_t beat_ns, looked_ns, silent_ns, queried_ns, busy_since_ns, last_step_ns;
     uint32_t beat;
 
     _Atomic uint64_t launches, parks, n_steps, busy_ns, heartbeat_ns;
