@@ -44,7 +44,7 @@ bool matmul_is_float(const struct matmul_matrix *m);
 
 /* Variants of a product: all give the same bits, and the machine decides which is fastest (tuning.h). The
  * zero of each field stands for the constants that the kernels were built with. */
-enum matmul_hint { /* the x86 instruction prefetch* for weights, or none */
+enum matmul_hint { /* the x86 instruction prefetch* for weights, or none: only after a jump */
                    MATMUL_HINT_BUILT,
                    MATMUL_HINT_NONE,
                    MATMUL_HINT_T0,

@@ -54,19 +54,28 @@ INLINE size_t super_size(uint32_t kind)
     return matmul_tile_size(&matmul_traits[kind], MATMUL_SUPER_BLOCKS) + matmul_traits[kind].global_size;
 }
 
-/* The address `distance` bytes after the start of a tile, without the groups that the other of `n_groups` row
- * vectors compute at the same time; beyond group `last`, in the weights that are read next. It may be far
- * outside the matrix, where prefetching has no effect and a pointer would be undefined: so it is an
- * integer. */
-INLINE uintptr_t ahead_of(uint32_t kind, const struct matmul_matrix *m, const struct matmul_input *in,
-                          uint32_t group, uint32_t last, uint32_t super, uint32_t n_groups, size_t distance)
+struct fetched { /* what to prefetch while a tile is multiplied */
+    /* It may be far outside the matrix, where prefetching has no effect and a pointer would be undefined. */
+    uintptr_t at;
+    uint32_t hint;
+};
+
+/* The memory `distance` bytes after the start of a tile, without the groups that the other of `n_groups` row
+ * vectors compute at the same time; beyond group `last`, in the weights that are read next. With
+ * MATMUL_HINT_NONE only these are prefetched: the hardware follows one stream of addresses, but no jump. */
+INLINE struct fetched ahead_of(uint32_t kind, const struct matmul_matrix *m, const struct matmul_input *in,
+                               uint32_t group, uint32_t last, uint32_t super, uint32_t n_groups,
+                               size_t distance, uint32_t hint)
 {
     size_t at = super * super_size(kind) + distance, skipped = 0;
     for (size_t rest = at; rest >= m->group_size; rest -= m->group_size)
         skipped += (n_groups - 1) * m->group_size;
     at += group * m->group_size + skipped;
     size_t end = last * m->group_size;
-    return in->next && at >= end ? (uintptr_t)in->next + (at - end) : (uintptr_t)m->data + at;
+    if (!in->next || at < end)
+        return (struct fetched){(uintptr_t)m->data + at, hint};
+    return (struct fetched){(uintptr_t)in->next + (at - end),
+                            hint == MATMUL_HINT_NONE ? MATMUL_HINT_T1 : hint};
 }
 
 /* The bytes to prefetch at each of n places while a tile is multiplied. */

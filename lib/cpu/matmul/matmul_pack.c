@@ -197,8 +197,8 @@ void matmul_tile_read(const struct matmul_matrix *m, uint32_t row, uint32_t supe
     uint32_t n_blocks = matmul_n_blocks(m->k, super), r = row % MATMUL_ROWS, group = row / MATMUL_ROWS;
     const uint8_t *tile = matmul_tile(m, group, super);
     for (uint32_t j = 0; j < n_blocks; j++)
-        read_values(t->bits, tile + j * matmul_block_size(t), r, out->q + j * ARITH_BLOCK);
-    read_scales(m->kind, n_blocks, tile + n_blocks * matmul_block_size(t), r, out);
+        read_values(t->bits, tile + matmul_block_at(t, n_blocks, j), r, out->q + j * ARITH_BLOCK);
+    read_scales(m->kind, n_blocks, tile, r, out);
     read_globals(m->kind, matmul_globals(m, group, super), r, out);
 }
 
@@ -270,8 +270,8 @@ static void pack_integer(const struct matmul_matrix *m, const uint8_t *rows, uin
     for (uint32_t r = 0; r < n_rows; r++) {
         quant_super_read(m->type, rows + r * row_size + offset, n_blocks, &s);
         for (uint32_t j = 0; j < n_blocks; j++)
-            write_values(t->bits, s.q + j * ARITH_BLOCK, tile + j * matmul_block_size(t), r);
-        write_scales(m->kind, n_blocks, &s, tile + n_blocks * matmul_block_size(t), r);
+            write_values(t->bits, s.q + j * ARITH_BLOCK, tile + matmul_block_at(t, n_blocks, j), r);
+        write_scales(m->kind, n_blocks, &s, tile, r);
         write_globals(m->kind, &s, globals, r);
     }
 }

@@ -3,14 +3,18 @@
  * Thread: any; all functions are pure. Memory: the caller's. Errors: none.
  *
  * WEIGHTS  A matrix is split into groups of 16 rows, a group into tiles of one super-block (256 columns; the
- * last tile of a row may have fewer blocks of 32). A group begins with d and dmin of all its super-blocks, 16
- * f16 each, so that whole tiles are whole cache lines, as whole groups are. A tile has the size that it has
- * in the file, or a few percent more; the types with grids have their codes (quant_codes.h), which take more:
- *   for each block of 32 columns: the 8 steps of 4 columns x 16 rows, a step being 64 bytes (byte 4 r + i =
+ * last tile of a row may have fewer blocks of 32). Before a tile stand its d and dmin, 16 f16 each; d alone
+ * stands for two tiles, before the first of them, so that whole tiles are whole cache lines, as whole groups
+ * are. A tile has the size that it has in the file, or a few percent more; the types with grids have their
+ * codes (quant_codes.h), which take more:
+ *   - the scales of all blocks, 16 rows side by side;
+ *   - for each block of 32 columns: the 8 steps of 4 columns x 16 rows, a step being 64 bytes (byte 4 r + i =
  *     row r, column 4 t + i), as nibbles (step 2 i in the low, step 2 i + 1 in the high nibbles of vector
  *     i), then 2-bit planes (bits 2 (t % 4) of vector t / 4), then a 1-bit plane (bit t); of 6 bits, every
- *     four steps are three vectors of one step each, whose upper 2 bits are the fourth, lowest first
- *   then the scales of all blocks, 16 rows side by side.
+ *     four steps are three vectors of one step each, whose upper 2 bits are the fourth, lowest first.
+ * So a kernel reads all of it in the order of addresses: what is read before its place in memory is a miss
+ * that no prefetch is early enough for, and hardware prefetchers lose the stream.
+ *
  * Values are stored unsigned, `zero` above their meaning (Q8_0: 128); or they are codes.
  *
  * ACTIVATIONS  Super-block by super-block, first int8, then scales. In each, columns form panels of 8 (the
@@ -129,10 +133,16 @@ static inline size_t matmul_tile_size(const struct matmul_traits *t, uint32_t n_
     return n_blocks * (matmul_block_size(t) + t->scale_size);
 }
 
-/* The bytes at the start of a group, for d and dmin of its super-blocks. */
-static inline size_t matmul_globals_size(const struct matmul_traits *t, uint32_t n_super)
+/* The offset of block j in a tile of n_blocks, behind the scales of all. */
+static inline size_t matmul_block_at(const struct matmul_traits *t, uint32_t n_blocks, uint32_t j)
 {
-    return ((size_t)n_super * t->global_size + 63) / 64 * 64;
+    return n_blocks * (size_t)t->scale_size + j * matmul_block_size(t);
+}
+
+/* The bytes for d and dmin of n tiles: whole cache lines. */
+static inline size_t matmul_globals_size(const struct matmul_traits *t, uint32_t n)
+{
+    return ((size_t)n * t->global_size + 63) / 64 * 64;
 }
 
 static inline uint32_t matmul_n_super(uint32_t k)
@@ -162,14 +172,16 @@ static inline uint32_t matmul_half(uint32_t n_super)
 static inline const uint8_t *matmul_tile(const struct matmul_matrix *m, uint32_t group, uint32_t super)
 {
     const struct matmul_traits *t = &matmul_traits[m->kind];
-    return m->data + group * m->group_size + matmul_globals_size(t, matmul_n_super(m->k)) +
+    return m->data + group * m->group_size + matmul_globals_size(t, super + 1) +
            super * matmul_tile_size(t, MATMUL_SUPER_BLOCKS);
 }
 
 /* The address of d and dmin of a tile. */
 static inline const uint8_t *matmul_globals(const struct matmul_matrix *m, uint32_t group, uint32_t super)
 {
-    return m->data + group * m->group_size + (size_t)super * matmul_traits[m->kind].global_size;
+    size_t size = matmul_traits[m->kind].global_size;
+    uint32_t behind = size == 32 ? super % 2 : 0; /* the first of the tiles that share its line */
+    return matmul_tile(m, group, super - behind) - (size ? 64 : 0) + behind * size;
 }
 
 /* The factor of a super-block: d, in the unit of its values. */

@@ -134,7 +134,7 @@ INLINE vi panel_weights(uint32_t kind, enum weights_from from, const struct chun
 {
     if (from == FROM_SPREAD)
         return vi_load(e[r].q[j * MATMUL_STEPS + t]);
-    size_t at = j * matmul_block_size(&matmul_traits[kind]) + r % ROW_VECTORS * LANES * 4;
+    size_t at = matmul_block_at(&matmul_traits[kind], x->n_blocks, j) + r % ROW_VECTORS * LANES * 4;
     vi w = unpack_step(kind, x->tile[r] + at, (int)t);
     if (from == FROM_TILE_SPREADING)
         vi_store(e[r].q[j * MATMUL_STEPS + t], w);
@@ -306,17 +306,16 @@ INLINE void direct_in_place(uint32_t kind, uint32_t W, const struct chunk *x, co
  * fixed here; with few columns a block's scales are expanded in registers, where they are used. With one
  * column both would be half of all instructions. */
 INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m, uint32_t group,
-                        uint32_t super, const struct matmul_panel *p, uint32_t hint, uintptr_t ahead,
+                        uint32_t super, const struct matmul_panel *p, const struct fetched *ahead,
                         struct expanded *e, float total[2][MATMUL_PANEL][LANES])
 {
     const uint8_t *tile = matmul_tile(m, group, super);
     uint32_t n_blocks = matmul_n_blocks(m->k, super), fold = matmul_traits[kind].fold;
     const struct chunk x = {.tile = {tile, tile},
                             .n_blocks = n_blocks,
-                            .hint = hint,
-                            .ahead = {ahead},
+                            .hint = ahead->hint,
+                            .ahead = {ahead->at},
                             .part = prefetch_part(kind, MATMUL_SUPER_BLOCKS)};
-    const uint8_t *scales = tile + n_blocks * matmul_block_size(&matmul_traits[kind]);
     /* Not where that needs too many registers, nor where expanding them one by one is more work. */
     const bool in_place = kind != MATMUL_Q3_K && (W == 1 || (W == 2 && fold != MATMUL_FOLD_K16));
     struct expanded own[2], *to = in_place ? own : e;
@@ -325,14 +324,14 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
     for (uint32_t i = 0; i < W; i++)
         c[0][i] = c[1][i] = min[0][i] = min[1][i] = vf_zero();
     if (fold == MATMUL_FOLD_K) {
-        expand_bytes(scales, e->bytes);
+        expand_bytes(tile, e->bytes);
         /* Forces loads: otherwise the compiler keeps the vector and extracts each byte from it. */
         __asm__("" : "+m"(e->bytes));
     }
     if (in_place)
-        direct_in_place(kind, W, &x, scales, p, e, own, c, min);
+        direct_in_place(kind, W, &x, tile, p, e, own, c, min);
     else
-        direct_expanded(kind, W, &x, scales, p, e, c, min);
+        direct_expanded(kind, W, &x, tile, p, e, c, min);
 #pragma GCC unroll 2
     for (uint32_t r = 0; r < 2; r++) {
         expand_globals(kind, matmul_globals(m, group, super), r * LANES, &to[r]);
@@ -346,28 +345,26 @@ INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m
 /* Multiplies a super-block of one row vector with the W columns of a panel and adds the values to
  * total[column]. */
 INLINE void direct_tile(uint32_t kind, uint32_t W, const struct matmul_matrix *m, uint32_t group,
-                        uint32_t super, uint32_t o, const struct matmul_panel *p, uint32_t hint,
-                        uintptr_t ahead, struct expanded *e, float total[MATMUL_PANEL][LANES])
+                        uint32_t super, uint32_t o, const struct matmul_panel *p, const struct fetched *ahead,
+                        struct expanded *e, float total[MATMUL_PANEL][LANES])
 {
     const uint8_t *tile = matmul_tile(m, group, super);
     uint32_t n_blocks = matmul_n_blocks(m->k, super);
-    size_t block_size = matmul_block_size(&matmul_traits[kind]);
     uint32_t fold = matmul_traits[kind].fold;
     size_t part = prefetch_part(kind, MATMUL_SUPER_BLOCKS);
     vf c[MATMUL_PANEL];
 #pragma GCC unroll 8
     for (uint32_t i = 0; i < W; i++)
         c[i] = vf_zero();
-    const uint8_t *scales = tile + n_blocks * block_size;
     if (fold == MATMUL_FOLD_K && o == 0) /* for the whole group */
-        expand_bytes(scales, e->bytes);
-    expand_scales(kind, scales, n_blocks, o, e->bytes, e);
+        expand_bytes(tile, e->bytes);
+    expand_scales(kind, tile, n_blocks, o, e->bytes, e);
     expand_globals(kind, matmul_globals(m, group, super), o, e);
     for (uint32_t j = 0; j < n_blocks; j++) {
         vi w[MATMUL_STEPS];
         if (o == 0)
-            fetch(hint, ahead + j * part, part);
-        unpack(kind, tile + j * block_size + 4 * o, w);
+            fetch(ahead->hint, ahead->at + j * part, part);
+        unpack(kind, tile + matmul_block_at(&matmul_traits[kind], n_blocks, j) + 4 * o, w);
 #pragma GCC unroll 8
         for (uint32_t i = 0; i < W; i++)
             c[i] = direct_block(kind, w, e, p, i, j, c[i]);
@@ -390,13 +387,12 @@ INLINE void direct(uint32_t kind, uint32_t W, const struct matmul_matrix *m, con
         float total[2][ROW_VECTORS][MATMUL_PANEL][LANES] __attribute__((aligned(64))) = {0};
         for (uint32_t super = 0; super < n_super; super++) {
             struct matmul_panel p = matmul_panel(in, 0, super);
-            uintptr_t ahead = ahead_of(kind, m, in, g, last, super, 1, distance);
+            struct fetched ahead = ahead_of(kind, m, in, g, last, super, 1, distance, hint);
 #if PAIR_SUMS
-            direct_tile(kind, W, m, g, super, &p, hint, ahead, s->e, total[super >= half]);
+            direct_tile(kind, W, m, g, super, &p, &ahead, s->e, total[super >= half]);
 #else
             for (uint32_t r = 0; r < ROW_VECTORS; r++)
-                direct_tile(kind, W, m, g, super, r * LANES, &p, hint, ahead, &s->e[0],
-                            total[super >= half][r]);
+                direct_tile(kind, W, m, g, super, r * LANES, &p, &ahead, &s->e[0], total[super >= half][r]);
 #endif
         }
         for (uint32_t r = 0; r < ROW_VECTORS; r++)
@@ -419,7 +415,7 @@ INLINE void chunk_fetch(const struct chunk *x, uint32_t panel_index, uint32_t j)
 INLINE void panel_scales(uint32_t kind, const struct chunk *x, uint32_t j, struct expanded *e)
 {
     for (uint32_t r = 0; r < 2; r++) {
-        const uint8_t *p = x->tile[r] + x->n_blocks * matmul_block_size(&matmul_traits[kind]);
+        const uint8_t *p = x->tile[r];
         uint32_t o = r % ROW_VECTORS * LANES;
         struct expanded *group = &e[r - r % ROW_VECTORS];
         if (matmul_traits[kind].fold == MATMUL_FOLD_K && j == 0 && o == 0)
@@ -587,10 +583,14 @@ INLINE void panels(uint32_t kind, const struct matmul_matrix *m, const struct ma
                                        (end - chunk + MATMUL_PANEL - 1) / MATMUL_PANEL * MATMUL_SUPER_BLOCKS);
                 /* Few panels use a tile soon, so it skips the second-level cache; many panels would evict it
                  * from the first one before its use. */
-                x.hint = hint_of(in, x.part > 64 ? MATMUL_HINT_NTA : MATMUL_HINT_T1);
+                const uint32_t hint = hint_of(in, x.part > 64 ? MATMUL_HINT_NTA : MATMUL_HINT_T1);
                 x.spread = spreads(kind, end - chunk, in->variant.shape);
-                for (uint32_t i = 0; i < PAIR_GROUPS; i++)
-                    x.ahead[i] = ahead_of(kind, m, in, g + i, last, super, PAIR_GROUPS, distance);
+                for (uint32_t i = 0; i < PAIR_GROUPS; i++) {
+                    struct fetched ahead =
+                        ahead_of(kind, m, in, g + i, last, super, PAIR_GROUPS, distance, hint);
+                    x.ahead[i] = ahead.at;
+                    x.hint = ahead.hint;
+                }
                 x.out = super + 1 == n_super ? out + chunk * stride : NULL;
                 chunk_super(kind, &x, super >= half, s);
             }

@@ -59,20 +59,18 @@ INLINE void expand_tile(uint32_t kind, const struct matmul_matrix *m, uint32_t g
 {
     const uint8_t *tile = matmul_tile(m, group, super);
     const uint32_t n_blocks = matmul_n_blocks(m->k, super);
-    const size_t block_size = matmul_block_size(&matmul_traits[kind]);
     const bool is_signed = !matmul_traits[kind].zero && !matmul_traits[kind].codes;
-    const uint8_t *scales = tile + n_blocks * block_size;
     for (uint32_t j = 0; j < n_blocks; j++)
 #pragma GCC unroll 8
         for (int t = 0; t < MATMUL_STEPS; t++) {
-            vi w = unpack_step(kind, tile + j * block_size, t);
+            vi w = unpack_step(kind, tile + matmul_block_at(&matmul_traits[kind], n_blocks, j), t);
             if (!is_signed)
                 w = vi_add8(w, vi_set8((char)-(int)zero_of(kind)));
             vi_store(e->q[j * MATMUL_STEPS + (uint32_t)t], w);
         }
     if (matmul_traits[kind].fold == MATMUL_FOLD_K)
-        expand_bytes(scales, e->bytes);
-    expand_scales(kind, scales, n_blocks, 0, e->bytes, e);
+        expand_bytes(tile, e->bytes);
+    expand_scales(kind, tile, n_blocks, 0, e->bytes, e);
     expand_globals(kind, matmul_globals(m, group, super), 0, e);
 }
 
@@ -157,9 +155,8 @@ INLINE void add_values(uint32_t kind, const struct columns *x, uint32_t n_blocks
 
 /* The memory to prefetch beside a super-block: a part for each TILE_SUMS tiles. */
 struct ahead {
-    uintptr_t at;
+    struct fetched next;
     size_t part;
-    uint32_t hint;
 };
 
 /* Multiplies a super-block of a group, expanded in s, with the columns of a tile. */
@@ -168,8 +165,8 @@ INLINE void tile_super(uint32_t kind, const struct columns *x, uint32_t n_blocks
 {
     const uint32_t n_halves = has_halves(kind) ? 2 : 1, together = TILE_SUMS / n_halves;
     uint32_t j = 0;
-    for (; j + together <= n_blocks; j += together, ahead->at += ahead->part) {
-        fetch(ahead->hint, ahead->at, ahead->part);
+    for (; j + together <= n_blocks; j += together, ahead->next.at += ahead->part) {
+        fetch(ahead->next.hint, ahead->next.at, ahead->part);
         tile_sums(kind, x, j * n_halves, TILE_SUMS, s);
         fold_sums(kind, x, j, together, s);
     }
@@ -188,9 +185,9 @@ INLINE void tile_chunk(uint32_t kind, const struct matmul_matrix *m, const struc
     const uint32_t n_parts =
         (end - chunk + TILE_COLUMNS - 1) / TILE_COLUMNS * (ARITH_SUPER / (TILE_SUMS * sum_values(kind)));
     struct ahead ahead = {.part = prefetch_part(kind, n_parts)};
-    ahead.hint = hint_of(in, ahead.part > 64 ? MATMUL_HINT_NTA : MATMUL_HINT_T1);
+    const uint32_t hint = hint_of(in, ahead.part > 64 ? MATMUL_HINT_NTA : MATMUL_HINT_T1);
     for (uint32_t super = 0; super < n_super; super++) {
-        ahead.at = ahead_of(kind, m, in, group, last, super, 1, distance_of(in, PANEL_AHEAD));
+        ahead.next = ahead_of(kind, m, in, group, last, super, 1, distance_of(in, PANEL_AHEAD), hint);
         expand_tile(kind, m, group, super, &s->base.e[0]);
         for (uint32_t column = chunk; column < end; column += TILE_COLUMNS) {
             struct columns x = columns_at(in, super, column);

@@ -1,6 +1,7 @@
 /* The matrix products of each instruction set. */
 #include "abi/arith.h"
 #include "cpu/matmul/matmul.h"
+#include "cpu/matmul/matmul_pack.h"
 #include "gguf/quant.h"
 #include "matmul_tile_model.h"
 #include "support/models/block_scales.h"
@@ -13,6 +14,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define INLINE static inline
+#include "cpu/matmul/matmul_fetch.h"
 
 static const uint32_t types[] = {
     QUANT_Q4_K,   QUANT_Q5_K,   QUANT_Q6_K,    QUANT_Q3_K,  QUANT_Q2_K,    QUANT_Q8_0,   QUANT_Q5_0,
@@ -449,6 +453,63 @@ Test(matmul, a_pack_of_whole_groups_is_as_large_as_the_file_or_as_its_codes)
     for (size_t t = 0; t < N_TYPES; t++)
         cr_assert_eq((double)matmul_pack_size(types[t], 32, 512), packed_bits(types[t]) * 32 * 512 / 8, "%s",
                      quant_name(types[t]));
+}
+
+/* The parts of a group, in the order in which kernels read them, leave no gap: hardware prefetchers follow.
+ */
+static void expect_in_order(uint32_t type, uint32_t k)
+{
+    struct matmul_matrix m;
+    uint8_t *start = aligned(matmul_pack_size(type, 16, k));
+    matmul_matrix_set(&m, type, 16, k, start);
+    const struct matmul_traits *t = &matmul_traits[m.kind];
+    size_t at = 0;
+    for (uint32_t super = 0; super < matmul_n_super(k); super++) {
+        size_t globals = (size_t)(matmul_globals(&m, 0, super) - start);
+        size_t tile = (size_t)(matmul_tile(&m, 0, super) - start);
+        uint32_t n = matmul_n_blocks(k, super);
+        bool own_line = t->global_size == 64 || super % 2 == 0;
+        if (t->global_size && own_line) {
+            cr_assert_eq(globals, at, "%s, %u values, d of %u", quant_name(type), k, super);
+            at += 64;
+        } else if (t->global_size)
+            cr_assert_eq(globals, (size_t)(matmul_globals(&m, 0, super - 1) - start) + 32);
+        cr_assert_eq(tile, at, "%s, %u values, tile %u", quant_name(type), k, super);
+        cr_assert_eq(tile % 64, 0);
+        cr_assert_eq(matmul_block_at(t, n, 0), n * (size_t)t->scale_size);
+        cr_assert_eq(matmul_block_at(t, n, n), matmul_tile_size(t, n));
+        at += matmul_tile_size(t, n);
+    }
+    cr_assert(at <= m.group_size && m.group_size < at + 64, "%s, %u values", quant_name(type), k);
+    guarded_free(start);
+}
+
+Test(matmul, a_group_is_read_in_the_order_of_memory)
+{
+    for (size_t t = 0; t < N_TYPES; t++)
+        for (size_t i = 0; i < sizeof ks / sizeof *ks; i++)
+            if (quant_traits(types[t])->block > 1 && fits(types[t], ks[i]))
+                expect_in_order(types[t], ks[i]);
+}
+
+Test(matmul, weights_behind_a_jump_are_fetched_even_without_a_hint)
+{
+    struct matmul_matrix m;
+    static const uint8_t start[1], next[1];
+    matmul_matrix_set(&m, QUANT_Q8_0, 64, 512, start);
+    struct matmul_input in = {.k = 512, .n_columns = 1};
+    const size_t tile = m.group_size / 2;
+    struct fetched f = ahead_of(m.kind, &m, &in, 2, 3, 1, 1, tile, MATMUL_HINT_NONE);
+    cr_assert_eq(f.at, (uintptr_t)start + 3 * m.group_size, "they follow in memory");
+    cr_assert_eq(f.hint, MATMUL_HINT_NONE);
+    in.next = next;
+    f = ahead_of(m.kind, &m, &in, 2, 3, 0, 1, tile, MATMUL_HINT_NONE);
+    cr_assert_eq(f.at, (uintptr_t)start + 2 * m.group_size + tile, "still of this run");
+    cr_assert_eq(f.hint, MATMUL_HINT_NONE);
+    f = ahead_of(m.kind, &m, &in, 2, 3, 1, 1, tile + 128, MATMUL_HINT_NONE);
+    cr_assert_eq(f.at, (uintptr_t)next + 128);
+    cr_assert_eq(f.hint, MATMUL_HINT_T1);
+    cr_assert_eq(ahead_of(m.kind, &m, &in, 2, 3, 1, 1, tile, MATMUL_HINT_NTA).hint, MATMUL_HINT_NTA);
 }
 
 Test(matmul, a_row_that_is_not_whole_blocks_is_refused_with_words)
