@@ -17,10 +17,13 @@
 #define MAX_TRIALS     (MAX_CONTENDERS * MAX_ROUNDS)
 #define PIECE_GROUPS   32           /* groups of one call of run(), as product_run() deals them */
 #define MEMBER_BYTES   (128u << 10) /* least weights of a member in a trial */
+#define LEAST_BYTES    (1u << 20)   /* least weights of a trial that is shortened to fit its time */
 
 static const uint32_t class_columns[TUNING_CLASSES] = {1, 3, 8, TUNING_COLUMNS};
-/* Weights of a trial: about 0.03 to 0.1 ms of two cores. */
-static const uint32_t class_bytes[TUNING_CLASSES] = {1u << 20, 1u << 20, 768u << 10, 384u << 10};
+/* Weights of a trial: about 0.03 to 0.1 ms of two cores. One column takes as many as a product of a model
+ * has, since hardware prefetchers take a while to reach their speed. */
+static const uint32_t class_bytes[TUNING_CLASSES] = {4u << 20, 1u << 20, 768u << 10, 384u << 10};
+
 struct contender {
     const struct matmul_kernels *kernels;
     struct matmul_variant variant;
@@ -196,8 +199,6 @@ static uint32_t distances_of(uint32_t class, struct contender c[MAX_CONTENDERS])
 {
     static const uint32_t distances[] = {4352, 8704, 17408};
     (void)class;
-    if (c[0].variant.hint == MATMUL_HINT_NONE)
-        return 1;
     for (uint32_t i = 0; i < 3; i++) {
         c[1 + i] = c[0];
         c[1 + i].variant.ahead = distances[i];
@@ -226,16 +227,35 @@ static bool search(struct bench *b, uint32_t class, uint64_t one, uint32_t n_rou
     return true;
 }
 
+/* At least MEMBER_BYTES for each member. */
+static uint64_t bytes_for_all(const struct bench *b, uint64_t bytes)
+{
+    uint64_t all = (uint64_t)team_size(b->work->team) * MEMBER_BYTES;
+    return bytes > all ? bytes : all;
+}
+
+/* Times the constants, and halves the groups of a trial, though not below LEAST_BYTES, until n trials fit
+ * into share_ns: a kind with few of the weights gets little time. Returns the nanoseconds of one. */
+static uint64_t fit_trial(struct bench *b, const struct contender *built, uint32_t n, uint64_t share_ns)
+{
+    uint64_t ns[MAX_CONTENDERS][MAX_ROUNDS], least = bytes_for_all(b, LEAST_BYTES);
+    race(b, built, 1, 3, ns);
+    uint64_t one = median(ns[0], 3);
+    while (one * n > share_ns && b->groups >= 4 && b->groups * b->list[0]->group_size >= 2 * least) {
+        b->groups = b->groups / 4 * 2;
+        one /= 2;
+    }
+    return one;
+}
+
 /* Chooses the variant that the search finds if it stands against the constants. Nothing is chosen where that
  * would take longer than share_ns, or past the deadline. */
 static void measure_cell(struct bench *b, uint32_t kind, uint32_t class, uint64_t share_ns)
 {
     struct contender built = {.kernels = b->t->kernels[class]}, c[MAX_CONTENDERS] = {built};
     struct tuning_choice *choice = &b->t->choice[kind][class];
-    uint64_t ns[MAX_CONTENDERS][MAX_ROUNDS];
     const uint32_t n_contenders = 3 + MATMUL_N_HINTS + 4, n_duel = 2 * TUNING_DUELS + 1;
-    race(b, &built, 1, 3, ns);
-    uint64_t one = median(ns[0], 3);
+    uint64_t one = fit_trial(b, &built, 3 * n_contenders + n_duel, share_ns);
     uint32_t n_rounds = one * (5 * n_contenders + n_duel) <= share_ns ? 5 : 3;
     if (one * (n_rounds * n_contenders + n_duel) > share_ns || !search(b, class, one, n_rounds, c))
         return;
@@ -272,7 +292,7 @@ static void quantise(const struct bench *b, const struct matmul_kernels *kernels
 /* Sets the number of columns of a class: inputs and the groups of a trial. */
 static void set_class(struct bench *b, uint32_t class)
 {
-    uint32_t n = team_size(b->work->team), columns = class_columns[class];
+    uint32_t columns = class_columns[class];
     const struct matmul_matrix *m = b->list[0];
     for (uint32_t i = 0; i < 2; i++)
         b->in[i] = (struct matmul_input){.k = m->k,
@@ -280,9 +300,7 @@ static void set_class(struct bench *b, uint32_t class)
                                          .data = (uint8_t *)b->work->input +
                                                  i * round64(matmul_input_size(m->k, TUNING_COLUMNS))};
     quantise(b, b->t->kernels[class], &b->in[0]);
-    uint64_t bytes =
-        class_bytes[class] > (uint64_t)n * MEMBER_BYTES ? class_bytes[class] : (uint64_t)n * MEMBER_BYTES;
-    uint64_t groups = bytes / m->group_size + 1;
+    uint64_t groups = bytes_for_all(b, class_bytes[class]) / m->group_size + 1;
     b->groups = groups < m->n_groups ? (uint32_t)groups : m->n_groups;
     b->groups -= b->groups % 2;
 }
