@@ -486,7 +486,8 @@ static bool apply_frames(struct mask_job *j, struct memo *part, struct thread t)
     struct memo *o = memo_of_its_frame(j, part, t);
     if (o)
         o = memo_of_more_frames(j, o, &t.stack);
-    j->w.pause += budget - j->budget; /* what was made is of this part's time */
+    if (j->w.pause) /* what was made is of this part's time; a mask that is made whole does not pause */
+        j->w.pause += budget - j->budget;
     if (!o || !matcher_work(m, o->n_exits + v->n_tokens / 32))
         return false;
     hold(j, o);
