@@ -104,7 +104,7 @@ struct params {
     const char *reasoning_effort;        /* for the template; NULL: not given */
     const struct namespaced *namespaces; /* [n_namespaces] tools that are in one: see api_responses.c */
     uint32_t n_namespaces;
-    const char *echoed; /* of OpenAI's responses: members of the body that the reply gives back, as JSON */
+    const char *echoed; /* OpenAI's responses: the members of the body that the reply gives back, as JSON */
 
     uint32_t max_tokens, min_tokens;
     bool has_max_tokens;

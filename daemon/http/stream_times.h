@@ -13,7 +13,7 @@ struct stream_taken { /* CLOCK_MONOTONIC, ns */
 };
 
 struct stream_handed {
-    uint64_t n_bytes; /* of the bodies of all streams so far */
+    uint64_t n_bytes; /* length of all streams' bodies so far */
     uint64_t ns;
 };
 

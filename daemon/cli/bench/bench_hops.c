@@ -17,7 +17,7 @@
 struct rig {
     struct runtime runtime;
     struct engine *engine;
-    struct config http; /* of the server: the defaults, since nothing else asks it */
+    struct config http; /* the server's: all defaults, since only this client asks it */
     uv_loop_t loop;
     uv_async_t ended; /* the client has */
     struct server *server;

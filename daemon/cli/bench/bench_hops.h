@@ -38,7 +38,7 @@ struct bench_hops {
     uint32_t n_late; /* tokens that the loop took together with a later one */
     struct bench_figure hops[BENCH_HOPS], way;
     struct bench_figure gap;                /* between the client's reads of a token and of the one before */
-    struct bench_figure beyond, beyond_gap; /* of way and gap, what is not HOP_KERNEL */
+    struct bench_figure beyond, beyond_gap; /* way and gap without HOP_KERNEL */
     /* All streams together, from each one's first event to its last: by the client's clock alone; the first
      * four hops of the tokens in between; and by how much the other hops of the last token took longer than
      * those of the first. The first is the sum of the others. */
@@ -56,9 +56,9 @@ void bench_hops_print_json(const struct bench_hops *h, FILE *f);
 
 /* ---- the client ---- */
 
-struct hops_read {    /* of one token */
+struct hops_read {    /* one token at the client */
     uint64_t ns;      /* when the client had all of its event */
-    uint64_t n_bytes; /* of the bodies of all streams up to there */
+    uint64_t n_bytes; /* length of all streams' bodies up to there */
     bool held;        /* its text came with a later one's, or has none */
 };
 
@@ -80,10 +80,10 @@ int hops_reply_read(const struct hops_reply *r, uint32_t n_tokens, uint64_t n_be
 
 struct hops_client {
     uint16_t port;
-    char *body; /* of the request */
+    char *body; /* the request's */
     uint32_t n_streams, n_tokens;
     struct hops_read *reads; /* [n_streams][n_tokens] */
-    uint64_t n_bytes;        /* of all bodies */
+    uint64_t n_bytes;        /* length of all replies' bodies */
 };
 /* Asks for one stream after the other. Any thread, blocking. */
 int hops_client_run(struct hops_client *c, struct error *err);
@@ -91,9 +91,10 @@ int hops_client_run(struct hops_client *c, struct error *err);
 /* ---- a device ---- */
 
 struct hops_device {
-    uint64_t
-        kernel_ns; /* of a step in the test's middle, from its first op to its last, by the device's clock */
-    uint64_t empty_ns; /* of a step without rows, by the host's: border and PCIe, with nothing beside them */
+    uint64_t kernel_ns; /* a step in the test's middle takes this from its first op to its last, by the
+                           device's clock */
+    uint64_t empty_ns;  /* a step without rows takes this by the host's clock: border and PCIe, nothing beside
+                           them */
 };
 /* Loads the model and measures these: medians, or with `once` one look at each. */
 int hops_device(const struct config *cfg, const struct bench_test *test, bool once, struct hops_device *out,
@@ -101,7 +102,7 @@ int hops_device(const struct config *cfg, const struct bench_test *test, bool on
 
 /* ---- figures ---- */
 
-/* What was seen of n_streams streams of n_tokens each; the first stream is left out, and so is the first
+/* The times of n_streams streams of n_tokens each. The figures leave out the first stream, and the first
  * token of each, whose step reads the prompt. */
 struct hops_seen {
     uint32_t n_streams, n_tokens;

@@ -140,7 +140,7 @@ static void put_token(struct table *t, uint32_t token, const uint64_t hops[BENCH
 struct span {
     bool begun;
     uint64_t first_ns, last_ns;         /* the client's reads */
-    uint64_t first_tail, last_tail;     /* what their hops beside the next step took */
+    uint64_t first_tail, last_tail;     /* how long their hops beside the next step took */
     uint64_t cycles, cycles_since_last; /* up to the last event; behind it */
 };
 
