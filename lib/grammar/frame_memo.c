@@ -112,8 +112,8 @@ struct frames *frames_of(struct matcher *m, const struct vocabulary *v)
     if (s->of != v || s->frameless)
         return NULL;
     if (!s->frames) {
-        s->frames = m->g->has_unique || m->g->n_states > MAX_STATES ? NULL : frames_open(m->g);
-        s->frameless = !s->frames;
+        s->frameless = m->g->has_unique || m->g->n_states > MAX_STATES;
+        s->frames = s->frameless ? NULL : frames_open(m->g); /* without memory now, perhaps later */
         if (s->frames)
             memo_take(m, s, frames_bytes(m->g));
     }
@@ -226,11 +226,13 @@ static struct making begin(struct matcher *m, const struct vocabulary *v)
     return k;
 }
 
-/* Returns the steps taken; *ok: the memo is whole. */
-static uint64_t end(struct matcher *m, const struct vocabulary *v, const struct making *k, bool *ok)
+/* Returns the steps taken. *ok: the memo is whole; *no_memory: it may be made another time. */
+static uint64_t end(struct matcher *m, const struct vocabulary *v, const struct making *k, bool *ok,
+                    bool *no_memory)
 {
     uint64_t used = much(v) - m->work;
     *ok = !m->failed && !m->too_deep;
+    *no_memory = m->failed && !m->ambiguous;
     m->failed = m->ambiguous = m->too_deep = false;
     m->depth_limit = GRAMMAR_MAX_DEPTH;
     m->work = k->work;
@@ -313,7 +315,7 @@ static struct memo *make(struct matcher *m, const struct vocabulary *v, struct m
                          struct config *level, uint64_t *budget)
 {
     struct vocabulary_memos *s = m->g->memos;
-    bool ok = false;
+    bool ok, no_memory;
     if (*budget < much(v) || !memo_room(m, v, s))
         return NULL;
     struct memo *o = new_memo(m, v, from ? from->id : 0, state);
@@ -326,8 +328,12 @@ static struct memo *make(struct matcher *m, const struct vocabulary *v, struct m
         resolve_exits(&w, from, state);
     } else
         walk_frame(&w, state);
-    uint64_t used = end(m, v, &k, &ok);
+    uint64_t used = end(m, v, &k, &ok, &no_memory);
     *budget -= used;
+    if (no_memory) {
+        memo_free(o);
+        return NULL;
+    }
     if (!ok || o->n_exits > MAX_EXITS || (!from && used < little(v) && o->n_exits <= frame_memo_few(v)))
         make_useless(o);
     memo_keep(m, v, s, o);
