@@ -115,14 +115,14 @@ static void do_part_op(struct decoder *d, const struct step_page_op *op, size_t 
     }
 }
 
-/* A page or window page, by its number in steps, and its size. */
+/* A page or window page, by its number in steps, and its size, which is 0 where all layers have windows. */
 static uint8_t *page_at(const struct decoder *d, uint32_t number, size_t *size)
 {
     const struct kv_plan *p = &d->plan;
     bool window = number >= p->n_pages;
+    uint8_t *first = window ? d->windows.data : d->kv.data;
     *size = window ? p->window_bytes : p->page_bytes;
-    return window ? (uint8_t *)d->windows.data + (number - p->n_pages) * p->window_bytes
-                  : (uint8_t *)d->kv.data + number * p->page_bytes;
+    return *size ? first + (number - (window ? p->n_pages : 0)) * *size : first;
 }
 
 static void do_page_op(const struct decoder *d, const struct step_page_op *op)
@@ -130,6 +130,8 @@ static void do_page_op(const struct decoder *d, const struct step_page_op *op)
     size_t size;
     uint8_t *page = page_at(d, op->page, &size);
     uint8_t *host = (uint8_t *)d->transfer.data + (size_t)op->host_offset * 64;
+    if (size == 0)
+        return;
     if (op->kind == STEP_PAGE_COPY)
         memmove(page, page_at(d, op->from, &size), size);
     else if (op->kind == STEP_PAGE_EXPORT)
@@ -142,7 +144,7 @@ static void do_page_op(const struct decoder *d, const struct step_page_op *op)
 
 static void do_page_ops(struct decoder *d, const struct step *step)
 {
-    for (uint32_t i = 0; i < step->n_page_ops && d->kv.data; i++) {
+    for (uint32_t i = 0; i < step->n_page_ops && (d->kv.data || d->windows.data); i++) {
         const struct step_page_op *op = &step->page_ops[i];
         if (op->kind == STEP_STATE_LOAD || op->kind == STEP_STATE_SAVE)
             continue; /* delta_plan() */

@@ -332,7 +332,7 @@ static int alloc_pages(struct memory_block *block, struct ahead **ahead, uint64_
 static int alloc_cache(struct decoder *d, struct error *err)
 {
     const struct kv_plan *p = &d->plan;
-    int rc = alloc_pages(&d->kv, &d->ahead, p->n_pages * p->page_bytes, err);
+    int rc = p->page_bytes ? alloc_pages(&d->kv, &d->ahead, p->n_pages * p->page_bytes, err) : 0;
     if (rc == 0 && p->n_windows)
         rc = alloc_pages(&d->windows, &d->windows_ahead, p->n_windows * p->window_bytes, err);
     return rc;

@@ -278,7 +278,7 @@ static struct prefix_job next_job(const struct engine_disk *d, struct sequence *
     struct kv_page_name name = name_of(q->r, q->restore_key, index), bare = bare_name(name);
     q->restore_key = name.key;
     if (d->window_bytes && index < q->restore_window && prefix_disk_has(d->disk, bare.key))
-        return (struct prefix_job){.name = bare, .n_bytes = d->page_bytes - d->window_bytes};
+        return (struct prefix_job){.name = bare, .n_absent = d->window_bytes};
     return (struct prefix_job){.name = name};
 }
 
@@ -515,7 +515,7 @@ static void build_exports(struct engine *e)
         t->job = (struct prefix_job){.write = true, .name = name, .bytes = bytes_of(d, t)};
         if (is_bare(e, page)) {
             t->job.name = bare_name(name);
-            t->job.n_bytes = d->page_bytes - d->window_bytes;
+            t->job.n_absent = d->window_bytes;
         }
         move_page(e, t, STEP_PAGE_EXPORT, page, kv_cache_window_of(e->kv, page));
     }

@@ -136,7 +136,7 @@ static void write_failed(struct prefix_disk *d, const struct error *why)
 
 static size_t size_of(const struct prefix_disk *d, const struct prefix_job *job)
 {
-    return job->n_bytes ? job->n_bytes : d->page_bytes;
+    return d->page_bytes - job->n_absent;
 }
 
 static int write_page(struct prefix_disk *d, struct prefix_job *job)

@@ -60,9 +60,9 @@ struct prefix_job {
     bool write;
     struct kv_page_name name;
     void *bytes;
-    size_t n_bytes; /* of them, if it is only a part of a page; else 0 */
-    int rc;         /* 0 or a negative errno; -ENOENT: there is no such page; -ENOSPC: what others
-                       write fills the budget, and the page was left out */
+    size_t n_absent; /* bytes at the page's end that the file does not have */
+    int rc;          /* 0 or a negative errno; -ENOENT: there is no such page; -ENOSPC: what others
+                        write fills the budget, and the page was left out */
     STAILQ_ENTRY(prefix_job) queued; /* private */
 };
 

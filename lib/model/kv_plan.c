@@ -41,14 +41,30 @@ static void find_windows(const struct model_config *c, const struct kv_plan_conf
     }
 }
 
+/* Every layer has a window: pages are names of tokens without bytes. Window pages beyond the slots' keep
+ * prefixes, whose pages need a name each. */
+static struct kv_plan all_windows(const struct kv_plan_config *cfg, const struct kv_plan *one,
+                                  const struct kv_plan *p, uint64_t n_windows)
+{
+    struct kv_plan all = *p;
+    uint64_t n = bytes_for(cfg, n_windows * p->window_bytes) / p->window_bytes;
+    if (n < n_windows)
+        return *one;
+    all.n_windows = clamp(n);
+    all.n_pages = clamp(cfg->n_slots * slot_pages(cfg) + (n - n_windows));
+    return all;
+}
+
 struct kv_plan kv_plan_of(const struct model_config *c, const struct kv_plan_config *cfg)
 {
     struct kv_plan one = together(c, cfg), p = {0};
     find_windows(c, cfg, &p);
     uint64_t each = kv_windows_of(p.window, cfg->rows_in_flight), n_windows = cfg->n_slots * each;
-    if (p.window_bytes == 0 || p.window_bytes == one.page_bytes || each >= slot_pages(cfg))
+    if (p.window_bytes == 0 || each >= slot_pages(cfg))
         return one;
     p.page_bytes = one.page_bytes - p.window_bytes;
+    if (p.page_bytes == 0)
+        return all_windows(cfg, &one, &p, n_windows);
     uint64_t all = cfg->n_slots * slot_pages(cfg) * p.page_bytes + n_windows * p.window_bytes;
     uint64_t bytes = bytes_for(cfg, all);
     if (bytes > all) /* what is beyond the slots' contexts keeps prefixes */

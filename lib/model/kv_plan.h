@@ -3,8 +3,9 @@
  * that saves memory, such layers have pages of their own, window pages: as many for each slot as its window
  * and the rows in flight cover. The memory that is left goes to the pages of the other layers. A page and a
  * window page together have the bytes of a page of all layers (model_kv_layout()), in that order. Without
- * windows, with windows in all layers, and where the context is about as short as the windows, all layers are
- * in the pages. Thread: any; pure functions. Errors: n_pages 0: the limit is less than a page. */
+ * windows, and where the context is about as short as the windows, all layers are in the pages; with windows
+ * in all layers, pages have no bytes, only numbers. Thread: any; pure functions. Errors: n_pages 0: the limit
+ * is less than a page. */
 #pragma once
 #include "model.h"
 #include "abi/kv_layout.h"
@@ -23,7 +24,7 @@ struct kv_plan_config {
 struct kv_plan {
     uint32_t n_pages, n_windows;
     uint32_t window;       /* tokens: the longest of the model's windows; 0 without window pages */
-    uint64_t page_bytes;   /* of a page of the other layers */
+    uint64_t page_bytes;   /* of a page of the other layers; 0: there are none */
     uint64_t window_bytes; /* of a window page; 0: all layers are in the pages */
 };
 

@@ -31,12 +31,7 @@ struct served {
 
 static char model_path[64];
 
-static void make_gemma(void)
-{
-    made_model("tiny-gemma3 --n-ctx 1024", "q4_k_m", model_path);
-}
-
-static void forget_gemma(void)
+static void forget_model(void)
 {
     unlink(model_path);
 }
@@ -150,7 +145,14 @@ static void know_answers(void)
 
 static void begin(void)
 {
-    make_gemma();
+    made_model("tiny-gemma3 --n-ctx 1024", "q4_k_m", model_path);
+    know_answers();
+}
+
+/* Every layer has a window. */
+static void begin_phi(void)
+{
+    made_model("tiny-phi3 --n-ctx 1024", "q4_k_m", model_path);
     know_answers();
 }
 
@@ -194,7 +196,7 @@ static void check_all(enum executor_kind kind, const char *what)
     stop(&s);
 }
 
-TestSuite(cuda_windows, .init = begin, .fini = forget_gemma, .timeout = 1200);
+TestSuite(cuda_windows, .init = begin, .fini = forget_model, .timeout = 1200);
 
 Test(cuda_windows, the_persistent_decoder_gives_the_cpus_bits)
 {
@@ -207,7 +209,7 @@ Test(cuda_windows, so_do_single_nodes)
     check_all(EXECUTOR_EAGER, "eager");
 }
 
-Test(cuda_windows, pages_come_back_from_the_disk_with_what_their_windows_need)
+static void check_disk(void)
 {
     static struct asked first, again;
     char *dir = temporary_dir();
@@ -230,4 +232,17 @@ Test(cuda_windows, pages_come_back_from_the_disk_with_what_their_windows_need)
     cr_assert_eq(again.r.n_cached, (lengths[3] - 1) / KV_PAGE_TOKENS * KV_PAGE_TOKENS, "%u cached",
                  again.r.n_cached);
     temporary_dir_remove(dir);
+}
+
+Test(cuda_windows, pages_come_back_from_the_disk_with_what_their_windows_need)
+{
+    check_disk();
+}
+
+Test(cuda_windows, nothing_is_lost_where_every_layer_has_one, .init = begin_phi)
+{
+    setenv("SIMT_BLOCKS", "2", 1);
+    check_all(EXECUTOR_PERSISTENT, "persistent");
+    check_all(EXECUTOR_EAGER, "eager");
+    check_disk();
 }

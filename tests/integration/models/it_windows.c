@@ -9,6 +9,7 @@
 
 #define GEMMA "gemma3.gguf"
 #define OSS   "gpt-oss.gguf"
+#define PHI   "phi3.gguf" /* every layer has a window */
 
 #define SHORT "1152" /* the longest prompt and its text; no more than window and steps cover */
 #define LONG  "4096"
@@ -27,6 +28,7 @@ static void make_models(void)
     (void)admin_open();
     admin_make_model("tiny-gemma3", GEMMA, 4096);
     admin_make_model("tiny-gpt-oss", OSS, 4096);
+    admin_make_model("tiny-phi3", PHI, 4096);
 }
 
 #define N_PROMPT 900
@@ -122,10 +124,16 @@ Test(windows, texts_of_gpt_oss_are_those_of_whole_caches, .init = make_models)
     admin_finish();
 }
 
-Test(windows, choices_share_the_window_of_their_prompt, .init = make_models)
+Test(windows, texts_of_phi_are_those_of_whole_caches, .init = make_models)
 {
-    know_texts(GEMMA);
-    start(GEMMA, LONG, NULL, NULL);
+    texts_are_the_same(PHI);
+    admin_finish();
+}
+
+static void choices_share_a_window(const char *model)
+{
+    know_texts(model);
+    start(model, LONG, NULL, NULL);
     for (int i = 0; i < 2; i++) {
         json_t *root = ask(N_PROMPT, 0, NOISY ",\"n\":3");
         cr_assert_str_eq(json_text(json_array_get(json_at(root, "choices"), 0), "text"), noisy);
@@ -142,6 +150,13 @@ Test(windows, choices_share_the_window_of_their_prompt, .init = make_models)
         json_decref(root);
     }
     forget_texts();
+}
+
+Test(windows, choices_share_the_window_of_their_prompt, .init = make_models)
+{
+    choices_share_a_window(GEMMA);
+    daemon_stop();
+    choices_share_a_window(PHI);
     admin_finish();
 }
 
@@ -195,11 +210,11 @@ static int n_files(const char *dir, long long size, long long *largest)
 
 /* The first pages have left the window of a long prompt, which has taken their window pages again: they are
  * written without, and the prompt begins behind its last page all the same. */
-Test(windows, a_restart_goes_on_from_pages_on_the_disk, .init = make_models)
+static void goes_on_from_the_disk(const char *model)
 {
     char dir[128];
-    snprintf(dir, sizeof dir, "%s/pages", admin_dir);
-    start(GEMMA, LONG, "--prefix-cache-dir", dir);
+    snprintf(dir, sizeof dir, "%s/pages-%s", admin_dir, model);
+    start(model, LONG, "--prefix-cache-dir", dir);
     json_t *root = ask(3900, 3, ",\"max_tokens\":12,\"temperature\":0");
     char *first = strdup(json_text(root, "text"));
     json_decref(root);
@@ -208,12 +223,19 @@ Test(windows, a_restart_goes_on_from_pages_on_the_disk, .init = make_models)
     long long whole = 0;
     cr_assert_eq(n_files(dir, 0, &whole), (3900 + 12) / 64);
     cr_assert_lt(n_files(dir, whole, &whole), (3900 + 12) / 64);
-    start(GEMMA, LONG, "--prefix-cache-dir", dir);
+    start(model, LONG, "--prefix-cache-dir", dir);
     root = ask(3900, 3, ",\"max_tokens\":12,\"temperature\":0");
     cr_assert_str_eq(json_text(root, "text"), first);
     cr_assert_eq(json_number(root, "usage.cached_tokens"), 3899 / 64 * 64);
     json_decref(root);
     cr_assert_eq(stat_number("prefix_disk.errors"), 0);
     free(first);
-    admin_finish();
+    daemon_stop();
+}
+
+Test(windows, a_restart_goes_on_from_pages_on_the_disk, .init = make_models)
+{
+    goes_on_from_the_disk(GEMMA);
+    goes_on_from_the_disk(PHI);
+    admin_close();
 }

@@ -201,10 +201,10 @@ static bool is_gemma(const struct shape *s)
     return is_arch(s, "gemma3") || is_arch(s, "gemma4");
 }
 
-/* gpt-oss: every second layer is full, Gemma: every sixth. */
+/* gpt-oss: every second layer is full, Gemma: every sixth, Phi-3: none. */
 static bool is_windowed(const struct shape *s, int i)
 {
-    return s->window && (is_arch(s, "gpt-oss") ? i % 2 == 0 : i % 6 < 5);
+    return s->window && (is_arch(s, "phi3") || (is_arch(s, "gpt-oss") ? i % 2 == 0 : i % 6 < 5));
 }
 
 static void add_biases(struct made_model *m, int i, uint64_t q, uint64_t kv)
@@ -244,9 +244,13 @@ static void add_attention(struct made_model *m, int i)
     uint32_t head_dim = is_windowed(s, i) && s->window_head_dim ? s->window_head_dim : s->head_dim;
     uint64_t q = (uint64_t)s->n_heads * head_dim, kv = (uint64_t)s->n_kv_heads * head_dim;
     add_vector(m, "attn_norm.weight", i, s->hidden, 1, 0.1f);
-    add_matrix(m, "attn_q.weight", i, ROLE_Q, s->hidden, s->delta.n_key_heads ? 2 * q : q);
-    add_matrix(m, "attn_k.weight", i, ROLE_K, s->hidden, kv);
-    add_matrix(m, "attn_v.weight", i, ROLE_V, s->hidden, kv);
+    if (is_arch(s, "phi3")) {
+        add_matrix(m, "attn_qkv.weight", i, ROLE_Q, s->hidden, q + 2 * kv);
+    } else {
+        add_matrix(m, "attn_q.weight", i, ROLE_Q, s->hidden, s->delta.n_key_heads ? 2 * q : q);
+        add_matrix(m, "attn_k.weight", i, ROLE_K, s->hidden, kv);
+        add_matrix(m, "attn_v.weight", i, ROLE_V, s->hidden, kv);
+    }
     add_matrix(m, "attn_output.weight", i, ROLE_O, q, s->hidden);
     if (is_arch(s, "qwen2") || is_arch(s, "gpt-oss"))
         add_biases(m, i, q, kv);
@@ -347,8 +351,12 @@ static void add_feed_forward(struct made_model *m, int i)
         add_mixture(m, i);
     if (s->experts.n && !is_gemma(s) && !dense)
         return;
-    add_matrix(m, "ffn_gate.weight", i, ROLE_GATE, s->hidden, s->ffn);
-    add_matrix(m, "ffn_up.weight", i, ROLE_UP, s->hidden, s->ffn);
+    if (is_arch(s, "phi3")) {
+        add_matrix(m, "ffn_up.weight", i, ROLE_UP, s->hidden, 2 * s->ffn);
+    } else {
+        add_matrix(m, "ffn_gate.weight", i, ROLE_GATE, s->hidden, s->ffn);
+        add_matrix(m, "ffn_up.weight", i, ROLE_UP, s->hidden, s->ffn);
+    }
     add_matrix(m, "ffn_down.weight", i, ROLE_DOWN, s->ffn, s->hidden);
 }
 

@@ -73,6 +73,33 @@ Test(kv_plan, memory_beyond_the_contexts_keeps_more_of_both)
     cr_assert_leq(kv_plan_size(&p), 1ull << 33);
 }
 
+/* Phi-3 mini with 4,096 tokens. */
+Test(kv_plan, pages_have_no_bytes_where_every_layer_has_a_window)
+{
+    struct model_config c = {.n_kinds = 1, .kinds = {{.n_kv_heads = 32, .head_dim = 96, .n_caches = 32}}};
+    struct kv_plan_config cfg = {.n_slots = 4, .n_ctx = 32768, .rows_in_flight = 1024, .limit = UINT64_MAX};
+    struct kv_layout whole = model_kv_layout(&c, 0, KV_F16);
+    cr_assert_eq(kv_plan_of(&c, &cfg).page_bytes, kv_page_size(&whole));
+    c.kinds[0].window = 2047;
+    struct kv_plan p = kv_plan_of(&c, &cfg);
+    cr_assert_eq(p.page_bytes, 0);
+    cr_assert_eq(p.n_pages, 4 * 512);
+    cr_assert_eq(p.n_windows, 4 * kv_windows_of(2047, 1024));
+    cr_assert_eq(kv_plan_size(&p), p.n_windows * kv_page_size(&whole));
+    struct kv_layout window = kv_plan_layout(&c, &p, 0, KV_F16);
+    cr_assert_eq(kv_page_size(&window), kv_page_size(&whole));
+    cr_assert_eq(window.at, 0);
+    cfg.limit = (p.n_windows + 7) * p.window_bytes + 1;
+    cfg.whole = true;
+    struct kv_plan more = kv_plan_of(&c, &cfg);
+    cr_assert_eq(more.n_windows, p.n_windows + 7);
+    cr_assert_eq(more.n_pages, p.n_pages + 7, "each further window page keeps one more page of a prefix");
+    cfg.limit = (p.n_windows - 1) * p.window_bytes;
+    struct kv_plan less = kv_plan_of(&c, &cfg);
+    cr_assert_eq(less.n_windows, 0, "the slots' windows take more than that");
+    cr_assert_eq(less.n_pages, p.n_windows - 1);
+}
+
 Test(kv_plan, less_than_a_page_is_none)
 {
     cr_assert_eq(plan(1, 32768, WHOLE - 1, true).n_pages, 0);
