@@ -1,4 +1,4 @@
-#include "frame_memo.h"
+#include "frame_walk.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -13,6 +13,10 @@ struct frames {
     bool *counts;         /* [n_states], by body: some states have bounds */
     uint32_t *back_first; /* [n_states + 1], by body, into backs */
     uint32_t *backs;      /* the states to which calls of the body's rules come back */
+    uint32_t *exit;       /* [n_states]: of a state in a part that counts nothing, the way out; or NO_FRAME */
+    uint32_t exit_known;  /* whose bytes are known */
+    uint64_t exit_bytes[4];
+    uint32_t n_exit_bytes;
     uint32_t *seen;  /* [2 * n_states]: the turn in which it was queued, in the frame or in one above it */
     uint32_t *queue; /* [2 * n_states] */
     uint32_t turn, n_queue;
@@ -26,6 +30,7 @@ void frames_close(struct frames *f)
     free(f->counts);
     free(f->back_first);
     free(f->backs);
+    free(f->exit);
     free(f->seen);
     free(f->queue);
     free(f);
@@ -76,10 +81,38 @@ static void find_backs(struct frames *f, const struct grammar *g)
     f->back_first[0] = 0;
 }
 
+static bool in_part(const struct grammar_state *s)
+{
+    return s->memo != GRAMMAR_NO_MEMO && s->memo >= GRAMMAR_STRING_MEMOS && s->part == GRAMMAR_UNBOUNDED;
+}
+
+/* A part has one way out, or none that is known. */
+static void find_exits(struct frames *f, const struct grammar *g)
+{
+    uint32_t *part = f->queue, *exit = f->queue + g->n_states;
+    for (uint32_t s = 0; s < g->n_states; s++) {
+        part[s] = s;
+        exit[s] = NO_FRAME;
+    }
+    for (uint32_t s = 0; s < g->n_states; s++)
+        for (uint32_t k = g->states[s].edge; in_part(&g->states[s]) && k < g->states[s + 1].edge; k++)
+            join(part, s, g->edges[k].to);
+    for (uint32_t s = 0; s < g->n_states; s++)
+        for (uint32_t k = g->states[s].empty; in_part(&g->states[s]) && k < g->states[s + 1].empty; k++) {
+            uint32_t *e = &exit[root_of(part, s)], to = g->empties[k];
+            *e = *e == NO_FRAME || *e == to ? to : UINT32_MAX - 1;
+        }
+    for (uint32_t s = 0; s < g->n_states; s++) {
+        uint32_t e = in_part(&g->states[s]) ? exit[root_of(part, s)] : NO_FRAME;
+        f->exit[s] = e < g->n_states && !in_part(&g->states[e]) && frames_plain(f, e) ? e : NO_FRAME;
+    }
+    f->exit_known = NO_FRAME;
+}
+
 static size_t frames_bytes(const struct grammar *g)
 {
     size_t n = g->n_states;
-    return sizeof(struct frames) + n * (sizeof(bool) + 6 * sizeof(uint32_t)) +
+    return sizeof(struct frames) + n * (sizeof(bool) + 7 * sizeof(uint32_t)) +
            g->states[n].call * sizeof(uint32_t);
 }
 
@@ -94,14 +127,16 @@ static struct frames *frames_open(const struct grammar *g)
     f->counts = calloc(n, sizeof *f->counts);
     f->back_first = calloc(n + 1, sizeof *f->back_first);
     f->backs = calloc(g->states[g->n_states].call + 1, sizeof *f->backs);
+    f->exit = calloc(n, sizeof *f->exit);
     f->seen = calloc(2 * n, sizeof *f->seen);
     f->queue = calloc(2 * n, sizeof *f->queue);
-    if (!f->body || !f->counts || !f->back_first || !f->backs || !f->seen || !f->queue) {
+    if (!f->body || !f->counts || !f->back_first || !f->backs || !f->exit || !f->seen || !f->queue) {
         frames_close(f);
         return NULL;
     }
     find_bodies(f, g);
     find_backs(f, g);
+    find_exits(f, g);
     return f;
 }
 
@@ -178,6 +213,24 @@ void frames_add_bytes(struct frames *f, const struct grammar *g, uint32_t state,
     begin_look(f);
     look_at(f, state, false);
     add_all(f, g, o);
+}
+
+uint32_t frames_exit(const struct frames *f, uint32_t state)
+{
+    return f->exit[state];
+}
+
+void frames_exit_bytes(struct frames *f, const struct grammar *g, struct memo *o)
+{
+    if (f->exit_known != o->exit_state) {
+        struct memo all = {0};
+        frames_add_bytes(f, g, o->exit_state, &all);
+        memcpy(f->exit_bytes, all.exit_bytes, sizeof f->exit_bytes);
+        f->n_exit_bytes = all.n_exit_bytes;
+        f->exit_known = o->exit_state;
+    }
+    memcpy(o->exit_bytes, f->exit_bytes, sizeof f->exit_bytes);
+    o->n_exit_bytes = f->n_exit_bytes;
 }
 
 /* The bytes that may come when the state's frame has ended. */
@@ -264,55 +317,42 @@ static struct memo *new_memo(struct matcher *m, const struct vocabulary *v, uint
     return o;
 }
 
-static void walk_frame(struct trie_walk *w, uint32_t state)
+static int by_node(const void *x, const void *y)
 {
-    if (!matcher_start(w->m, (struct thread){state, 0, NO_FRAME, 0}, &w->level[0]))
-        return;
-    trie_walk_begin(w, 0, w->v->n_nodes);
-    trie_walk(w);
+    const struct exit_node *a = x, *b = y;
+    return a->node < b->node ? -1 : a->node > b->node;
 }
 
-/* What may follow a memo's exits, by their bytes. */
-struct behind {
-    struct config at; /* before the byte */
-    struct {
-        bool tried, opened;
-        struct config at;
-    } by[256];
-};
-
-static void resolve_exit(struct trie_walk *w, struct behind *b, const struct exit_node *e)
+/* Several threads may end the frame at one node. */
+static void sort_exits(struct memo *o)
 {
-    struct matcher *m = w->m;
-    const struct vocabulary_node *n = &w->v->nodes[e->node];
-    if (b->at.can_end && memo_exits_by(w->memo, n->byte) && !memo_add_exit(w->memo, e->node, 0))
+    uint32_t n = 0;
+    if (o->n_exits)
+        qsort(o->exits, o->n_exits, sizeof *o->exits, by_node);
+    for (uint32_t i = 0; i < o->n_exits; i++)
+        if (n == 0 || o->exits[i].node != o->exits[n - 1].node)
+            o->exits[n++] = o->exits[i];
+    o->n_exits = n;
+}
+
+/* Fills the memo, from another one or by a walk of the trie. */
+static void fill(struct matcher *m, const struct vocabulary *v, struct memo *o, const struct memo *from)
+{
+    struct frame_walk *f = frame_walk_open(m, v, o);
+    if (!f)
         m->failed = true;
-    if (!b->by[n->byte].tried) {
-        b->by[n->byte].tried = true;
-        b->by[n->byte].opened = matcher_step(m, &b->at, n->byte, &b->by[n->byte].at);
-    }
-    if (!b->by[n->byte].opened || !matcher_work(m, 1))
-        return;
-    trie_set_token(w, n->token, 0);
-    w->level[0] = b->by[n->byte].at;
-    trie_walk_begin(w, e->node + 1, n->end);
-    trie_walk(w);
-}
-
-static void resolve_exits(struct trie_walk *w, const struct memo *from, uint32_t state)
-{
-    struct behind *b = calloc(1, sizeof *b);
-    if (!b)
-        w->m->failed = true;
-    if (b && matcher_start(w->m, (struct thread){state, 0, NO_FRAME, 0}, &b->at))
-        for (uint32_t i = 0; i < from->n_exits && !w->m->failed; i++)
-            resolve_exit(w, b, &from->exits[i]);
-    free(b);
+    else if (from) {
+        memcpy(o->mask, from->mask, vocabulary_mask_words(v) * sizeof *o->mask);
+        frame_walk_exits(f, from, (struct thread){o->state, 0, NO_FRAME, 0});
+    } else
+        frame_walk_all(f, o->state);
+    frame_walk_close(f);
+    sort_exits(o);
 }
 
 /* Makes the memo, from another one or by a walk of the trie, and keeps it. */
 static struct memo *make(struct matcher *m, const struct vocabulary *v, struct memo *from, uint32_t state,
-                         struct config *level, uint64_t *budget)
+                         uint64_t *budget)
 {
     struct vocabulary_memos *s = m->g->memos;
     bool ok, no_memory;
@@ -321,13 +361,8 @@ static struct memo *make(struct matcher *m, const struct vocabulary *v, struct m
     struct memo *o = new_memo(m, v, from ? from->id : 0, state);
     if (!o)
         return NULL;
-    struct trie_walk w = {.m = m, .v = v, .mask = o->mask, .memo = o, .level = level};
     struct making k = begin(m, v);
-    if (from) {
-        memcpy(o->mask, from->mask, vocabulary_mask_words(v) * sizeof *o->mask);
-        resolve_exits(&w, from, state);
-    } else
-        walk_frame(&w, state);
+    fill(m, v, o, from);
     uint64_t used = end(m, v, &k, &ok, &no_memory);
     *budget -= used;
     if (no_memory) {
@@ -341,7 +376,7 @@ static struct memo *make(struct matcher *m, const struct vocabulary *v, struct m
 }
 
 static struct memo *find_or_make(struct matcher *m, const struct vocabulary *v, struct memo *from,
-                                 uint32_t state, struct config *level, uint64_t *budget)
+                                 uint32_t state, uint64_t *budget)
 {
     struct vocabulary_memos *s = m->g->memos;
     struct memo *o = memo_of_frame(s, from ? from->id : 0, state);
@@ -349,21 +384,20 @@ static struct memo *find_or_make(struct matcher *m, const struct vocabulary *v, 
     if (o)
         memo_used(s, o);
     else
-        o = make(m, v, from, state, level, budget);
+        o = make(m, v, from, state, budget);
     return o && !o->useless ? o : NULL;
 }
 
-struct memo *frame_memo(struct matcher *m, const struct vocabulary *v, uint32_t state, struct config *level,
-                        uint64_t *budget)
+struct memo *frame_memo(struct matcher *m, const struct vocabulary *v, uint32_t state, uint64_t *budget)
 {
-    return find_or_make(m, v, NULL, state, level, budget);
+    return find_or_make(m, v, NULL, state, budget);
 }
 
 struct memo *frame_memo_on(struct matcher *m, const struct vocabulary *v, struct memo *from, uint32_t state,
-                           struct config *level, uint64_t *budget)
+                           uint64_t *budget)
 {
     from->n_users++; /* not to be forgotten for the new one's room */
-    struct memo *o = find_or_make(m, v, from, state, level, budget);
+    struct memo *o = find_or_make(m, v, from, state, budget);
     from->n_users--;
     return o;
 }

@@ -453,8 +453,7 @@ static struct memo *memo_of_its_frame(struct mask_job *j, struct memo *part, str
     uint32_t state = part ? part->exit_state : t.state;
     if (!f || !frames_plain(f, state) || !matcher_may_leave(m, t.stack))
         return NULL;
-    return part ? frame_memo_on(m, v, part, state, j->w.level, &j->budget)
-                : frame_memo(m, v, state, j->w.level, &j->budget);
+    return part ? frame_memo_on(m, v, part, state, &j->budget) : frame_memo(m, v, state, &j->budget);
 }
 
 #define MAX_FRAMES_ON 8 /* frames that one memo goes through */
@@ -468,7 +467,7 @@ static struct memo *memo_of_more_frames(struct mask_job *j, struct memo *o, uint
         if (l.next != NO_FRAME || !frames_plain(frames_of(m, j->w.v), l.back) ||
             !matcher_may_leave(m, l.below))
             break;
-        struct memo *more = frame_memo_on(m, j->w.v, o, l.back, j->w.level, &j->budget);
+        struct memo *more = frame_memo_on(m, j->w.v, o, l.back, &j->budget);
         if (!more)
             break;
         o = more;
@@ -567,7 +566,7 @@ static struct mask_job *job_open(struct matcher *m, const struct vocabulary *v, 
         return NULL;
     j->w = (struct trie_walk){.m = m, .v = v, .mask = mask};
     j->plain = malloc((m->now.n + 1) * sizeof *j->plain);
-    j->w.level = calloc(v->max_len + 2 > 258 ? v->max_len + 2 : 258, sizeof *j->w.level);
+    j->w.level = trie_levels(v);
     m->job = j;
     j->begun = trie_mark(m);
     j->begun_text = m->n_text;

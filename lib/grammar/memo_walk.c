@@ -90,20 +90,34 @@ struct table { /* of a state of the part */
     uint32_t next[256];
 };
 
-struct tables {
+struct part_tables {
     const struct grammar *g;
     struct table **of; /* [n_states] */
     struct table *newest;
     uint32_t n;
 };
 
-static void tables_close(struct tables *all)
+struct part_tables *part_tables_open(const struct grammar *g)
 {
+    struct part_tables *all = calloc(1, sizeof *all);
+    if (!all || !(all->of = calloc(g->n_states, sizeof(struct table *)))) {
+        free(all);
+        return NULL;
+    }
+    all->g = g;
+    return all;
+}
+
+void part_tables_close(struct part_tables *all)
+{
+    if (!all)
+        return;
     for (struct table *t = all->newest, *next; t; t = next) {
         next = t->older;
         free(t);
     }
     free(all->of);
+    free(all);
 }
 
 static bool leaves(const struct grammar *g, uint32_t state)
@@ -131,7 +145,7 @@ static void fill_table(const struct grammar *g, struct table *t)
     }
 }
 
-static struct table *make_table(struct tables *all, uint32_t state)
+static struct table *make_table(struct part_tables *all, uint32_t state)
 {
     struct table *t = all->n < MAX_TABLES ? malloc(sizeof *t) : NULL;
     if (!t)
@@ -147,7 +161,7 @@ static struct table *make_table(struct tables *all, uint32_t state)
     return all->of[state] = t;
 }
 
-static inline struct table *table_of(struct tables *all, uint32_t state)
+static inline struct table *table_of(struct part_tables *all, uint32_t state)
 {
     struct table *t = all->of[state];
     return t ? t : make_table(all, state);
@@ -182,7 +196,7 @@ struct part_walk {
     const struct any_string *any; /* NULL: base is of a state of the grammar */
     /* Classes of characters: it begins with the tokens that consist of them. 0: not so. */
     uint64_t run;
-    struct tables tables;
+    struct part_tables *tables;
     bool (*slow)(void *context, uint32_t state, uint32_t node);
     void *context;
 };
@@ -230,7 +244,7 @@ static bool joins(const struct part_walk *w, struct table *t, uint32_t node)
     if (key == ANY_STRING_NONE)
         return false;
     if (t->alike == ANY_STRING_NONE &&
-        goes_alike(w->tables.g, t->state, w->any->g, w->any->states[key], MAX_ALIKE))
+        goes_alike(w->tables->g, t->state, w->any->g, w->any->states[key], MAX_ALIKE))
         t->alike = key;
     return t->alike == key;
 }
@@ -301,7 +315,7 @@ static void fill_targets(const struct part_walk *w, const struct table *t, uint3
         uint8_t class = w->v->classes.class_of[b];
         if (class == TOKEN_BROKEN)
             continue;
-        uint32_t next = behind_first(w->tables.g, t, (uint8_t)b);
+        uint32_t next = behind_first(w->tables->g, t, (uint8_t)b);
         to[class] = !(seen >> class & 1) || to[class] == next ? next : SLOW;
         seen |= UINT64_C(1) << class;
     }
@@ -319,7 +333,7 @@ static struct table *behind_run(struct part_walk *w, const struct table *t)
             return NULL;
         target = to[c];
     }
-    return target == DEAD ? NULL : table_of(&w->tables, target);
+    return target == DEAD ? NULL : table_of(w->tables, target);
 }
 
 /* Returns how many characters of the run may follow at least, looking `left` characters ahead. */
@@ -328,7 +342,7 @@ static uint8_t run_of(struct part_walk *w, struct table *t, uint32_t left)
     if (t->run_known || left == 0)
         return t->run_known ? t->run : 0;
     const struct table *next = behind_run(w, t);
-    uint8_t behind = !next ? 0 : next == t ? ENDLESS : run_of(w, w->tables.of[next->state], left - 1);
+    uint8_t behind = !next ? 0 : next == t ? ENDLESS : run_of(w, w->tables->of[next->state], left - 1);
     t->run = !next ? 0 : behind < ENDLESS - 1 ? behind + 1 : behind;
     t->run_known = true;
     return t->run;
@@ -360,7 +374,7 @@ static bool choose_run(struct part_walk *w, const struct table *root)
     fill_targets(w, root, first);
     uint32_t next = heaviest(w, first, &n);
     uint32_t least = w->v->n_nodes / RUN_SHARE;
-    struct table *t = n == 0 || n < least ? NULL : table_of(&w->tables, next);
+    struct table *t = n == 0 || n < least ? NULL : table_of(w->tables, next);
     if (!t)
         return false;
     fill_targets(w, t, later);
@@ -400,7 +414,7 @@ static bool is_in_run(struct part_walk *w, const struct level *above, uint32_t n
 static struct table *behind(struct part_walk *w, const struct table *above, uint8_t byte)
 {
     uint32_t next = above ? above->next[byte] : DEAD;
-    return next == DEAD || next == SLOW ? NULL : table_of(&w->tables, next);
+    return next == DEAD || next == SLOW ? NULL : table_of(w->tables, next);
 }
 
 /* Below the node all is as in the base. */
@@ -427,7 +441,7 @@ static bool take_node(struct part_walk *w, const struct level *above, uint32_t n
         return w->slow(w->context, above->at->state, node);
     if (next == DEAD)
         return true;
-    struct table *t = table_of(&w->tables, next);
+    struct table *t = table_of(w->tables, next);
     if (!t)
         return false;
     set_token(w, n);
@@ -451,12 +465,13 @@ static bool joins_mostly(struct part_walk *w, const struct level *root)
     return n > w->v->n_nodes / 2;
 }
 
-static bool walk_all(struct part_walk *w, const struct level *root)
+/* Walks the nodes [node, root->end). */
+static bool walk_all(struct part_walk *w, const struct level *root, uint32_t node)
 {
     struct level levels[MAX_LEVELS], below;
-    uint32_t top = 0, n_nodes = w->v->n_nodes, n_taken = 0;
+    uint32_t top = 0, n_taken = 0;
     levels[0] = *root;
-    for (uint32_t node = 0; node < n_nodes;) {
+    while (node < root->end) {
         while (node == levels[top].end)
             top--;
         if (++n_taken % 64 == 0 && !matcher_work(w->m, 64))
@@ -480,7 +495,7 @@ static void choose_base(struct part_walk *w, const struct memo_bases *bases, str
 {
     for (uint32_t i = 0; i < bases->n_memos && root->at; i++) {
         w->base = bases->memos[i];
-        root->base = table_of(&w->tables, w->base->state);
+        root->base = table_of(w->tables, w->base->state);
         if (root->base && joins_mostly(w, root))
             return;
     }
@@ -497,21 +512,27 @@ static void choose_base(struct part_walk *w, const struct memo_bases *bases, str
 bool memo_walk(struct matcher *m, const struct vocabulary *v, struct memo *o, const struct memo_bases *bases,
                bool (*slow)(void *context, uint32_t state, uint32_t node), void *context)
 {
-    struct part_walk w = {.m = m,
-                          .v = v,
-                          .o = o,
-                          .tables = {.g = m->g, .of = calloc(m->g->n_states, sizeof(struct table *))},
-                          .slow = slow,
-                          .context = context};
+    struct part_tables *tables = part_tables_open(m->g);
+    struct part_walk w = {.m = m, .v = v, .o = o, .tables = tables, .slow = slow, .context = context};
     struct level root = {.end = v->n_nodes};
-    if (w.tables.of && is_simple(m->g, o->state))
-        root.at = table_of(&w.tables, o->state);
+    if (tables && is_simple(m->g, o->state))
+        root.at = table_of(tables, o->state);
     choose_base(&w, bases, &root);
     if (w.base)
         memcpy(o->mask, w.base->mask, vocabulary_mask_words(v) * sizeof *o->mask);
     else if (w.run)
         token_classes_mask(&v->classes, w.run, o->mask);
-    bool ok = root.at && walk_all(&w, &root);
-    tables_close(&w.tables);
+    bool ok = root.at && walk_all(&w, &root, 0);
+    part_tables_close(tables);
     return ok;
+}
+
+bool part_walk(struct matcher *m, const struct vocabulary *v, struct memo *o, struct part_tables *tables,
+               uint32_t node, bool (*slow)(void *context, uint32_t state, uint32_t node), void *context)
+{
+    struct part_walk w = {.m = m, .v = v, .o = o, .tables = tables, .slow = slow, .context = context};
+    struct level root = {.end = v->nodes[node].end};
+    if (is_simple(m->g, o->state))
+        root.at = table_of(tables, o->state);
+    return root.at && walk_all(&w, &root, node + 1);
 }

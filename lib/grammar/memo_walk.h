@@ -72,3 +72,12 @@ struct memo_bases {
  * mask and the exits is of no use then. */
 bool memo_walk(struct matcher *m, const struct vocabulary *v, struct memo *o, const struct memo_bases *bases,
                bool (*slow)(void *context, uint32_t state, uint32_t node), void *context);
+
+/* Tables of the states of one grammar's parts, for several walks. */
+struct part_tables;
+struct part_tables *part_tables_open(const struct grammar *g); /* NULL: no memory */
+void part_tables_close(struct part_tables *all);               /* NULL is fine */
+/* The same below a node alone, from o->state behind it: what it finds is added to the mask and the exits.
+ * False leaves the mask as it is, with tokens that may come but not all. */
+bool part_walk(struct matcher *m, const struct vocabulary *v, struct memo *o, struct part_tables *tables,
+               uint32_t node, bool (*slow)(void *context, uint32_t state, uint32_t node), void *context);

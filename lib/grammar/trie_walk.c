@@ -1,4 +1,13 @@
 #include "trie_walk.h"
+#include "frame_walk.h"
+
+#include <stdlib.h>
+
+struct config *trie_levels(const struct vocabulary *v)
+{
+    uint32_t n = v->max_len + 2 > 258 ? v->max_len + 2 : 258;
+    return calloc(n, sizeof(struct config));
+}
 
 struct trie_mark trie_mark(const struct matcher *m)
 {
@@ -37,6 +46,8 @@ static bool walk_node(struct trie_walk *w, uint32_t node, uint32_t depth)
     if (!matcher_step(m, above, n->byte, here))
         return false;
     trie_set_token(w, n->token, here->n ? m->pool[here->first].count : here->exit_count);
+    if (w->frames)
+        frame_walk_parts(w->frames, node, here);
     return true;
 }
 

@@ -15,9 +15,10 @@ struct trie_walk {
     struct matcher *m;
     const struct vocabulary *v;
     uint32_t *mask;
-    struct memo *memo;    /* being made, or NULL */
-    struct config *level; /* [max_len + 1] */
-    uint64_t pause;       /* with less work left the walk pauses */
+    struct memo *memo;         /* being made, or NULL */
+    struct config *level;      /* of trie_levels() */
+    uint64_t pause;            /* with less work left the walk pauses */
+    struct frame_walk *frames; /* frame_walk.h, for a memo of a frame; or NULL */
     /* The place of the walk: `node` is next; nodes at the levels [0, top] end at ends[]. */
     uint32_t node, top;
     uint32_t ends[TRIE_LEVELS];
@@ -25,6 +26,7 @@ struct trie_walk {
     size_t n_text;
 };
 
+struct config *trie_levels(const struct vocabulary *v); /* to be freed; NULL: no memory */
 struct trie_mark trie_mark(const struct matcher *m);
 void trie_go_back(struct matcher *m, struct trie_mark to);
 void trie_set_token(const struct trie_walk *w, int32_t token, uint32_t count);
