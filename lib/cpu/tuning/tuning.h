@@ -5,7 +5,8 @@
  *
  * A variant is taken only if it beats those constants in at least TUNING_WINS of TUNING_DUELS alternating
  * timings, and by TUNING_GAIN at the median: other work on the machine that makes timings noisy leaves the
- * constants in place. Weights below TUNING_MIN_BYTES, and floats, which prefetch nothing, are not measured.
+ * constants in place, after TUNING_TRIES searches that found none if there is time for them. Weights below
+ * TUNING_MIN_BYTES, and floats, which prefetch nothing, are not measured.
  *
  * A choice can be kept in a file of text, one line a choice; it counts for the CPU, instruction set and
  * number of threads it was made with.
@@ -25,6 +26,7 @@ struct team;
 #define TUNING_KINDS     32
 #define TUNING_DUELS     9
 #define TUNING_WINS      8     /* by chance 1 of 50 */
+#define TUNING_TRIES     3     /* most searches for a choice */
 #define TUNING_GAIN      1.02f /* a smaller one is not worth a guess */
 #define TUNING_MIN_BYTES ((uint64_t)64 << 20)
 #define TUNING_MAX_NS    300000000u

@@ -248,25 +248,54 @@ static uint64_t fit_trial(struct bench *b, const struct contender *built, uint32
     return one;
 }
 
-/* Chooses the variant that the search finds if it stands against the constants. Nothing is chosen where that
- * would take longer than share_ns, or past the deadline. */
+#define N_SEARCHED (3 + MATMUL_N_HINTS + 4) /* contenders of a search */
+#define N_DUEL     (2 * TUNING_DUELS + 1)
+
+/* The most rounds of a search, with its duel, of trials of `one` ns that end before `end`; 0: none. */
+static uint32_t rounds_until(uint64_t one, uint64_t end)
+{
+    static const uint32_t rounds[] = {MAX_ROUNDS, 5, 3};
+    uint64_t now = clock_ns(), left = end > now ? end - now : 0;
+    for (uint32_t i = 0; i < sizeof rounds / sizeof *rounds; i++)
+        if (one * (rounds[i] * N_SEARCHED + N_DUEL) <= left)
+            return rounds[i];
+    return 0;
+}
+
+/* Searches, and duels what it found with the constants: *gain 0: they stay. False: time was short. */
+static bool try_variants(struct bench *b, uint32_t class, const struct contender *built, uint64_t end,
+                         uint64_t *one, struct contender *found, float *gain)
+{
+    struct contender c[MAX_CONTENDERS] = {*built};
+    uint32_t n_rounds = rounds_until(*one, end);
+    *gain = 0;
+    if (!n_rounds || !search(b, class, *one, n_rounds, c))
+        return false;
+    *found = c[0];
+    if (memcmp(&c[0].variant, &built->variant, sizeof built->variant) == 0)
+        return true;
+    if (!in_time(b, *one, N_DUEL))
+        return false;
+    *gain = duel(b, built, found, one);
+    return true;
+}
+
+/* Chooses the variant that a search finds if it stands against the constants. A moment in which the machine
+ * does other things can hide a gain, so the constants stay after TUNING_TRIES searches alone, or where time
+ * is short. Nothing is chosen where one would take longer than share_ns, or past the deadline. */
 static void measure_cell(struct bench *b, uint32_t kind, uint32_t class, uint64_t share_ns)
 {
-    struct contender built = {.kernels = b->t->kernels[class]}, c[MAX_CONTENDERS] = {built};
+    struct contender built = {.kernels = b->t->kernels[class]}, found = built;
     struct tuning_choice *choice = &b->t->choice[kind][class];
-    const uint32_t n_contenders = 3 + MATMUL_N_HINTS + 4, n_duel = 2 * TUNING_DUELS + 1;
-    uint64_t one = fit_trial(b, &built, 3 * n_contenders + n_duel, share_ns);
-    uint32_t n_rounds = one * (5 * n_contenders + n_duel) <= share_ns ? 5 : 3;
-    if (one * (n_rounds * n_contenders + n_duel) > share_ns || !search(b, class, one, n_rounds, c))
-        return;
+    uint64_t end = clock_ns() + share_ns, one = fit_trial(b, &built, 3 * N_SEARCHED + N_DUEL, share_ns);
     float gain = 0;
-    if (memcmp(&c[0].variant, &built.variant, sizeof built.variant)) {
-        if (!in_time(b, one, n_duel))
-            return;
-        gain = duel(b, &built, &c[0], &one);
-    }
+    if (!try_variants(b, class, &built, end, &one, &found, &gain))
+        return;
+    for (uint32_t i = 1; i < TUNING_TRIES && gain == 0; i++)
+        if (!try_variants(b, class, &built, end, &one, &found, &gain))
+            break;
     choice->state = TUNING_MEASURED;
-    choice->variant = gain > 0 ? c[0].variant : built.variant;
+    choice->variant = gain > 0 ? found.variant : built.variant;
     choice->gain = gain > 0 ? gain : 1;
     choice->gbps = (float)((double)b->groups * (double)b->list[0]->group_size / (double)(one ? one : 1));
 }
