@@ -22,6 +22,7 @@ static const uint32_t chosen[N_ROWS][N_USED] = {{0, 1}, {0, 2}, {0, 2}, {0, 2}, 
  */
 struct asked {
     uint32_t n_columns, class;
+    uint32_t first, last; /* of a run: groups */
     struct matmul_variant variant;
 };
 static struct asked quantised[64], ran[64];
@@ -37,7 +38,7 @@ static uint32_t n_quantised, n_ran;
     static void run_##c(const struct matmul_matrix *m, const struct matmul_input *in, uint32_t first,        \
                         uint32_t last, float *out, size_t stride, void *scratch)                             \
     {                                                                                                        \
-        ran[n_ran++] = (struct asked){.n_columns = in->n_columns, .class = c, .variant = in->variant};       \
+        ran[n_ran++] = (struct asked){in->n_columns, c, first, last, in->variant};                           \
         matmul_scalar.run(m, in, first, last, out, stride, scratch);                                         \
     }
 TABLE(0)
@@ -192,6 +193,34 @@ Test(team_experts, a_row_alone_takes_the_table_and_the_variant_of_one_column)
     cr_assert_gt(n_ran, 0);
     for (uint32_t i = 0; i < n_ran; i++)
         expect_choice(&t, &ran[i], true);
+    mixture_close(&x);
+}
+
+/* The rows of a step have 12 experts chosen, of which 4 differ. */
+Test(team_experts, weights_of_a_chosen_expert_are_read_once_and_of_no_other)
+{
+    struct mixture x;
+    struct tuning t;
+    uint32_t n_read[N_EXPERTS * N / MATMUL_ROWS] = {0}, per_expert = N / MATMUL_ROWS;
+    tuning_make(&t);
+    mixture_open(&x, &t);
+    for (uint32_t n_rows = 1; n_rows <= N_ROWS; n_rows++) {
+        memset(n_read, 0, sizeof n_read);
+        n_ran = 0;
+        x.x.n_rows = n_rows;
+        team_run(x.team, work, &x);
+        for (uint32_t i = 0; i < n_ran; i++)
+            for (uint32_t group = ran[i].first; group < ran[i].last; group++)
+                n_read[group]++;
+        for (uint32_t group = 0; group < N_EXPERTS * per_expert; group++) {
+            bool wanted = false;
+            for (uint32_t row = 0; row < n_rows; row++)
+                wanted =
+                    wanted || chosen[row][0] == group / per_expert || chosen[row][1] == group / per_expert;
+            cr_assert_eq(n_read[group], wanted, "%u rows: group %u was read %u times", n_rows, group,
+                         n_read[group]);
+        }
+    }
     mixture_close(&x);
 }
 
