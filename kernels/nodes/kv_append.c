@@ -1,11 +1,11 @@
 /* kv_append.c - the node COPY: K and V of every row into the cache, in the cache's type; returns k.
- *   k, v, out [n_rows][n_kv_heads * head_dim] f32, k rotated; pages as in kv_tile.h;
+ *   k, v, out [n_rows][n_kv_heads * head_dim] f32, k rotated; pages as in kv_tile.h, or in linear_tile.h;
  *   struct kv_append_args, node_args.h
  * Any grid, NODE_APPEND_THREADS threads: a warp per head of k or v. A row whose K and V are in the
  * cache already (STEP_ROW_CACHED) is not written; one whose slot, position or page is out of range is skipped
  * and reported. Floor: reads 8 and writes 4 bytes an element, and writes the cache's bytes. Must match
  * ops.append, except for the order inside a tile: tests/simt/attend/attending.c. */
-#include "attention/attend_head.h"
+#include "linear_tile.h"
 #include "node.h"
 
 /* Finds the tile of a row's head, and its token there. False: out of range, and reported. */
@@ -46,7 +46,12 @@ static void append_head(const struct kv_append_args *args, SIMT_SHARED float *st
     SIMT_GLOBAL char *tile = NULL;
     if (node_step_of(&args->step)->rows[row].flags & STEP_ROW_CACHED)
         return; /* others may read the page at this moment */
-    if (find_tile(args, row, kv_head, which, &tile, &token)) {
+    if (!find_tile(args, row, kv_head, which, &tile, &token))
+        return;
+    if (linear_is(head_dim)) {
+        struct linear_row to = linear_row_of(tile, &args->layout, token);
+        linear_append(&to, &args->layout, stage);
+    } else {
         struct kv_tile k = kv_tile_of(head_dim, args->layout.type);
         struct head_place to = head_place_of(tile, &k, token);
         head_append(&to, &k, token, stage, head_dim);

@@ -19,6 +19,7 @@ static const struct {
     [CUDA_ROPE] = {"rope", "rope"},
     [CUDA_KV_APPEND] = {"kv_append", "kv_append"},
     [CUDA_ATTENTION] = {"attention", "attention"},
+    [CUDA_ATTENTION_ANY] = {"attention_any", "attention_any"},
     [CUDA_ARGMAX] = {"sample", "argmax"},
     [CUDA_ADD] = {"add", "add"},
     [CUDA_MUL] = {"mul", "mul"},

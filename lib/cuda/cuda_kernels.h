@@ -17,6 +17,7 @@ enum cuda_kernel {
     CUDA_ROPE,
     CUDA_KV_APPEND,
     CUDA_ATTENTION,
+    CUDA_ATTENTION_ANY,
     CUDA_ARGMAX,
     CUDA_ADD,
     CUDA_MUL,

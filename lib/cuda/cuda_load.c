@@ -47,14 +47,32 @@ bool cuda_is_general(const struct model_config *c)
 static int check_heads(const struct cuda_decoder *d, const struct model_config *c, struct error *err)
 {
     uint32_t most = d->cfg.eager ? ATTEND_MAX_HEAD_DIM : ATTEND_RESIDENT_HEAD_DIM;
+    uint32_t unit = d->cfg.eager ? 2 : ARITH_BLOCK;
     for (uint32_t i = 0; i < c->n_kinds; i++) {
         uint32_t n = c->kinds[i].head_dim;
-        if (n % 32 || n < 32 || n > most)
+        if (n % unit || n < unit || n > most)
             return error_set(
                 err, -ENOTSUP,
                 "heads of %u values; cuda supports multiples of 32 up to %u (executor = eager and "
-                "graph: %u)",
-                n, most, ATTEND_MAX_HEAD_DIM);
+                "graph: even sizes up to %u)",
+                n, ATTEND_RESIDENT_HEAD_DIM, ATTEND_MAX_HEAD_DIM);
+    }
+    return 0;
+}
+
+/* The persistent decoder multiplies whole blocks of activations. */
+static int check_rows(const struct graph *g, struct error *err)
+{
+    for (uint32_t i = 0; i < g->n_nodes; i++) {
+        enum graph_op op = g->nodes[i].op;
+        const struct weight *w = op == GRAPH_MUL_MAT || op == GRAPH_MUL_MAT_ID || op == GRAPH_EMBED
+                                     ? model_weight(g->model, g->nodes[i].weight)
+                                     : NULL;
+        if (w && w->k % ARITH_BLOCK)
+            return error_set(err, -ENOTSUP,
+                             "%s: rows of %u values; cuda supports multiples of %u (executor = eager and "
+                             "graph: of 8, where the weights are floats)",
+                             w->name, w->k, ARITH_BLOCK);
     }
     return 0;
 }
@@ -75,6 +93,8 @@ static int check_model(const struct cuda_decoder *d, const struct model_config *
             return error_set(err, -EINVAL, "end token %d, the vocabulary has %u", d->end_tokens[i],
                              c->n_vocab);
     int rc = check_heads(d, c, err);
+    if (rc == 0 && !d->cfg.eager)
+        rc = check_rows(d->graph, err);
     if (rc < 0)
         return rc;
     const struct graph_node *missing = find_missing(d->graph, d->cfg.eager);

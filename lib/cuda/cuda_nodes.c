@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "cuda_decoder.h"
 #include "model/graph_buffers.h"
+#include "abi/attend_any.h"
 #include "abi/node_args.h"
 #include "abi/schedule.h"
 #include "abi/tile.h"
@@ -311,9 +312,11 @@ static int make_attention(const struct maker *m, struct launch *l, struct error 
     const struct decoder_args *a = &m->d->args;
     const struct decoder_kind *kind = &m->d->kinds[m->n->kind];
     struct node_rows q = input_of(m, 0), out = rows_of(m, m->node);
-    bool more = m->n->gain != MODEL_NO_WEIGHT;
+    bool more = m->n->gain != MODEL_NO_WEIGHT, any = kind->layout.head_dim % ARITH_BLOCK != 0;
     l->n_threads = NODE_ATTEND_THREADS;
-    l->shared_bytes = ATTEND_WORK;
+    l->shared_bytes = any ? NODE_ANY_SHARED : ATTEND_WORK;
+    if (any)
+        l->function = m->d->kernels.functions[CUDA_ATTENTION_ANY];
     l->args.attention =
         (struct attention_args){.step = step_of(m),
                                 .general = more || cuda_is_general(model_config(m->d->graph->model)),

@@ -40,6 +40,7 @@ static const struct form {
     [QUANT_F32] = {TILE_F32, 32, true},
 };
 
+#define FLOAT_RUN  8   /* columns of floats that are packed together: 16 bytes of 16-bit ones */
 #define MXFP4_NONE 256 /* in place of an exponent: a block that the row does not have */
 
 int cuda_pack_layout(uint32_t type, uint32_t n, uint32_t k, struct decoder_matrix *out, struct error *err)
@@ -47,6 +48,7 @@ int cuda_pack_layout(uint32_t type, uint32_t n, uint32_t k, struct decoder_matri
     if (type >= sizeof forms / sizeof *forms || forms[type].tile == TILE_NONE)
         return error_set(err, -ENOTSUP, "weight type %s is not supported on cuda", quant_name(type));
     uint32_t block = quant_traits(type)->block > ARITH_BLOCK ? quant_traits(type)->block : ARITH_BLOCK;
+    block = tile_is_float(forms[type].tile) ? FLOAT_RUN : block;
     if (!n || !k || k % block)
         return error_set(err, -ENOTSUP,
                          "a %s weight of %u rows of %u values: rows must be multiples of %u values",
@@ -212,10 +214,11 @@ void cuda_pack(uint32_t type, uint32_t n, uint32_t k, const void *rows, void *ou
                                       ((size_t)(tile - first) * TILE_ROWS + row) * row_size +
                                       super * quant_size(type, TILE_COLUMNS);
                 uint8_t *to = (uint8_t *)out + (tile - first) * tile_bytes + (size_t)super * m.super_bytes;
-                uint32_t left = k / ARITH_BLOCK - super * 8, n_blocks = left < 8 ? left : 8;
+                uint32_t left = k - super * TILE_COLUMNS;
+                uint32_t n_columns = left < TILE_COLUMNS ? left : TILE_COLUMNS;
                 if (tile_is_float(m.type))
-                    pack_float_row(forms[type].bits / 8, from, n_blocks * ARITH_BLOCK, to, row);
+                    pack_float_row(forms[type].bits / 8, from, n_columns, to, row);
                 else
-                    pack_integer_row(type, from, n_blocks, to, row);
+                    pack_integer_row(type, from, n_columns / ARITH_BLOCK, to, row);
             }
 }

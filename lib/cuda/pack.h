@@ -11,7 +11,7 @@
 struct decoder_matrix;
 
 /* Fills in *out for a weight [n, k] of this quant type, except `tiles`. Errors: -ENOTSUP: the type cannot be
- * multiplied, or k is not a multiple of its block. */
+ * multiplied, or k is not a multiple of its block (floats: of 8). */
 int cuda_pack_layout(uint32_t type, uint32_t n, uint32_t k, struct decoder_matrix *out, struct error *err);
 /* Bytes of the packed matrix. */
 size_t cuda_pack_size(const struct decoder_matrix *m);

@@ -99,16 +99,10 @@ static void check_file(const char *dir, const char *name, double worst, double m
     golden_close(&g);
 }
 
-static bool is_for_cuda(const char *name)
-{
-    return !golden_is_cpu_only(name) || golden_is_of_nodes(name);
-}
-
 Test(cuda_golden, int8_is_within_the_bounds_and_has_the_cpus_bits_on_every_recorded_file)
 {
     for (size_t i = 0; i < GOLDEN_N_DATA; i += STRIDE)
-        if (is_for_cuda(golden_data_names[i]))
-            check_file(HEARTH_TEST_DATA, golden_data_names[i], WORST, MEAN);
+        check_file(HEARTH_TEST_DATA, golden_data_names[i], WORST, MEAN);
 }
 
 static void check_family(const char *dir, const char *name)
@@ -120,8 +114,7 @@ static void check_family(const char *dir, const char *name)
 Test(cuda_golden, so_it_is_on_every_recorded_family)
 {
     for (size_t i = 0; i < GOLDEN_N_DATA_FAMILIES; i += STRIDE)
-        if (is_for_cuda(golden_data_families[i]))
-            check_family(HEARTH_TEST_DATA, golden_data_families[i]);
+        check_family(HEARTH_TEST_DATA, golden_data_families[i]);
 }
 
 Test(cuda_golden, and_on_the_families_beside_the_checkout)
@@ -132,7 +125,7 @@ Test(cuda_golden, and_on_the_families_beside_the_checkout)
         return;
     }
     for (size_t i = 0; i < GOLDEN_N_SHARED_FAMILIES; i += STRIDE)
-        if (!strstr(golden_shared_families[i], "-f16") && is_for_cuda(golden_shared_families[i]))
+        if (!strstr(golden_shared_families[i], "-f16"))
             check_family(dir, golden_shared_families[i]);
 }
 
@@ -144,7 +137,7 @@ Test(cuda_golden, int8_is_within_the_bounds_on_the_files_beside_the_checkout)
         return;
     }
     for (size_t i = 0; i < GOLDEN_N_SHARED; i += STRIDE)
-        if (!strstr(golden_shared_names[i], "-f16") && is_for_cuda(golden_shared_names[i]))
+        if (!strstr(golden_shared_names[i], "-f16"))
             check_file(dir, golden_shared_names[i], WORST, MEAN);
 }
 

@@ -64,21 +64,14 @@ struct golden {
 };
 
 /* True for a model with operations or head sizes (tiny gemma4-e: 16 and 48) that the persistent decoder of
- * cuda lacks: it refuses them by name. */
-static inline bool golden_is_cpu_only(const char *name)
+ * cuda lacks: it refuses them by name, and cuda runs them node by node. */
+static inline bool golden_is_of_nodes(const char *name)
 {
     static const char *const parts[] = {"deepseek2", "gemma4-e", "qwen35", "qwen3next"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (strstr(name, parts[i]))
             return true;
     return false;
-}
-
-/* True for a model with recurrent layers or a compressed cache (of heads of 128; those of s74 have 80), which
- * cuda runs node by node, not yet in the persistent decoder. */
-static inline bool golden_is_of_nodes(const char *name)
-{
-    return strstr(name, "qwen35") || strstr(name, "qwen3next") || strstr(name, "deepseek2-s75");
 }
 
 /* The directory of all golden files, or NULL when it is not here: then the test prints its SKIP line. */

@@ -1,7 +1,7 @@
 #include "attend_cases.h"
 #include "attend_reference.h"
 #include "device/dependency.h"
-#include "abi/node_args.h"
+#include "abi/attend_any.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -387,6 +387,8 @@ static int run_step(struct nodes_run *n)
         rc = rc < 0 || !a->v_normed ? rc : turn_heads(n, a->v_col, n_kv_heads, 0, true, false);
         rc = rc < 0 ? rc : launch(n, "kv_append", &append, NODE_APPEND_SHARED);
     }
+    if (a->layout.head_dim % 32)
+        return rc < 0 ? rc : launch(n, "attention_any", &attention, NODE_ANY_SHARED);
     return rc < 0 ? rc : launch(n, "attention", &attention, a->work + a->work_bytes);
 }
 

@@ -150,13 +150,15 @@ static struct pair element_pair(const struct reference *r, enum kv_which which, 
     struct kv_tile k = kv_tile_of(r->a.kv.head_dim, r->a.kv.type);
     size_t size = r->a.kv.type == KV_Q8_0 ? 1 : 2;
     size_t device = (size_t)t * k.row_bytes + kv_tile_place(&k, t, d);
+    if (r->a.kv.head_dim % 32) /* linear_tile.h */
+        device = t * (kv_tile_elements(&r->a.kv) / KV_PAGE_TOKENS) + d * size;
     char flip = r->a.kv.type == KV_Q8_0 && which == KV_KEYS ? (char)0x80 : 0;
     return (struct pair){cpu_element(r, which, t, d) * size, device, size, flip};
 }
 
 static struct pair scale_pair(const struct reference *r, uint32_t t, uint32_t b)
 {
-    size_t elements = kv_tile_elements(&r->a.kv), blocks = r->a.kv.head_dim / 32;
+    size_t elements = kv_tile_elements(&r->a.kv), blocks = (r->a.kv.head_dim + 31) / 32;
     return (struct pair){elements + (b * KV_PAGE_TOKENS + t) * 2, elements + (t * blocks + b) * 2, 2, 0};
 }
 
@@ -166,7 +168,7 @@ static bool each(const struct reference *r, const uint32_t *lengths,
                  void *context)
 {
     const struct kv_layout *l = &r->a.kv;
-    uint32_t n_scales = l->type == KV_Q8_0 ? l->head_dim / 32 : 0;
+    uint32_t n_scales = l->type == KV_Q8_0 ? (l->head_dim + 31) / 32 : 0;
     for (uint32_t slot = 0; slot < ATTEND_CASE_SLOTS; slot++)
         for (uint32_t pos = 0; pos < lengths[slot]; pos++) {
             uint32_t page = slots_table(&r->slots, slot)[pos / KV_PAGE_TOKENS], t = pos % KV_PAGE_TOKENS;

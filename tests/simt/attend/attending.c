@@ -28,6 +28,12 @@ static void make_general(struct attend_shape *s, uint64_t n)
     s->work_bytes = s->work_bytes > least ? s->work_bytes : least;
 }
 
+/* True for a case of the nodes: 5 is prime to what head_dim and type go by. */
+static bool is_of_nodes(uint64_t n)
+{
+    return n % 5 == 3;
+}
+
 static struct attend_shape shape_of(uint64_t n)
 {
     static const uint32_t ratios[] = {1, 2, 4, 7, 8, 3}, works[] = {12288, 40960, 20480, 16384};
@@ -53,7 +59,10 @@ static struct attend_shape shape_of(uint64_t n)
     }
     if (n % 3 == 0)
         make_general(&s, n / 3);
-    s.rope_dim = n % 7 ? s.head_dim : s.head_dim / 2;
+    static const uint32_t others[] = {80, 16, 48, 112, 34, 100};
+    if (is_of_nodes(n) && n / 5 % 2 && s.head_dim <= 128)
+        s.head_dim = others[n / 10 % 6];
+    s.rope_dim = n % 7 ? s.head_dim : s.head_dim / 4 * 2;
     return s;
 }
 
@@ -63,7 +72,7 @@ static int run(uint64_t number)
     struct simt_report report = {0};
     attend_case_open(&c, shape_of(number), number);
     uint32_t sm = number / 2 % 2 ? 80 : 90;
-    bool nodes = number % 5 == 3; /* which is prime to what head_dim and type go by */
+    bool nodes = is_of_nodes(number);
     int rc = nodes ? attend_case_run_nodes(&c, sm, number, -1, &report)
                    : attend_case_run_grid(&c, sm, number, -1, &report);
     if (rc < 0) {

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-enum { GRID, ATTENTION, NODES }; /* NODES: what stands before an attention */
+enum { GRID, ATTENTION, NODES, ANY }; /* NODES: what stands before an attention */
 
 #define N_SHAPES 6
 static const uint64_t numbers[N_SHAPES] = {1, 2, 3, 4, 29, 5}; /* of 29: 46 rows */
@@ -17,6 +17,13 @@ static const struct attend_shape shapes[N_SHAPES] = {
     {32, 1, 1, KV_F16, 32, 0, 0, 2, 3, 12288, 200, 48, 1, 30, 46},   /* more rows than a warp has lanes */
     {160, 1, 2, KV_Q8_0, 160, 1, 1, 2, 3, 14336, 200, 8, 2, 150, 4, .window = 70, .cap = 2.0f,
      .v_normed = true}, /* general */
+};
+/* Heads of other sizes than multiples of 32. */
+#define N_OTHERS 3
+static const struct attend_shape others[N_OTHERS] = {
+    {80, 1, 2, KV_Q8_0, 80, 1, 0, 2, 3, 12288, 320, 8, 2, 200, 4},
+    {48, 2, 1, KV_F16, 48, 0, 0, 1, 2, 12288, 320, 8, 2, 200, 4, .window = 70, .cap = 2.0f, .sinks = true},
+    {34, 1, 3, KV_BF16, 34, 1, 0, 2, 3, 12288, 200, 8, 2, 130, 0},
 };
 static const struct attend_shape small = {64, 1, 2, KV_Q8_0, 64, 1, 1, 2, 3, 12288, 64, 8, 1, 5, 6};
 
@@ -31,9 +38,10 @@ static void *open_run(const struct mutation_subject *subject)
     if (!r)
         abort(); /* a test tool: nothing sensible is left to do */
     r->kind = subject->index;
-    r->n = r->kind == NODES ? 1 : N_SHAPES;
+    r->n = r->kind == NODES ? 1 : r->kind == ANY ? N_OTHERS : N_SHAPES;
+    const struct attend_shape *of = r->kind == NODES ? &small : r->kind == ANY ? others : shapes;
     for (uint32_t i = 0; i < r->n; i++)
-        attend_case_open(&r->cases[i], r->kind == NODES ? small : shapes[i], numbers[i]);
+        attend_case_open(&r->cases[i], of[i], numbers[i]);
     return r;
 }
 
@@ -57,7 +65,7 @@ int main(int argc, char **argv)
 {
     static const struct mutation_subject subjects[] = {
         {"attend_grid", GRID}, {"attention", ATTENTION}, {"rms_norm", NODES},
-        {"rope", NODES},       {"kv_append", NODES},
+        {"rope", NODES},       {"kv_append", NODES},     {"attention_any", ANY},
     };
     struct mutation_suite suite = {.subjects = subjects,
                                    .n_subjects = sizeof subjects / sizeof subjects[0],

@@ -190,10 +190,10 @@ static void check(uint32_t type, uint32_t n, uint32_t k)
 
 Test(cuda_pack, packed_values_are_those_of_the_file_and_padding_is_zero)
 {
-    static const uint32_t ns[] = {1, 16, 37}, ks[] = {32, 256, 288, 512, 1024};
+    static const uint32_t ns[] = {1, 16, 37}, ks[] = {32, 256, 288, 512, 1024, 16, 264};
     for (uint32_t t = 0; t < N_TYPES; t++)
         for (uint32_t i = 0; i < 3; i++)
-            for (uint32_t j = 0; j < 5; j++)
+            for (uint32_t j = 0; j < 7; j++)
                 if (ks[j] % quant_traits(types[t])->block == 0)
                     check(types[t], ns[i], ks[j]);
 }
@@ -236,8 +236,9 @@ Test(cuda_pack, rows_that_are_no_whole_blocks_are_refused_by_name)
     cr_assert_eq(cuda_pack_layout(QUANT_Q4_K, 16, 288, &m, &err), -ENOTSUP);
     cr_assert(strstr(err.text, "Q4_K") && strstr(err.text, "288"));
     err = (struct error){0};
-    cr_assert_eq(cuda_pack_layout(QUANT_F16, 16, 40, &m, &err), -ENOTSUP);
-    cr_assert(strstr(err.text, "F16") && strstr(err.text, "40"));
+    cr_assert_eq(cuda_pack_layout(QUANT_F16, 16, 36, &m, &err), -ENOTSUP);
+    cr_assert(strstr(err.text, "F16") && strstr(err.text, "36"));
+    cr_assert_eq(cuda_pack_layout(QUANT_F16, 16, 16, &m, NULL), 0);
 }
 
 Test(cuda_pack, types_that_cannot_be_multiplied_are_refused_by_name)
