@@ -141,6 +141,14 @@ static uint64_t median(const uint64_t *ns, uint32_t n)
     return sorted[n / 2];
 }
 
+static uint64_t least_of(const uint64_t *ns, uint32_t n)
+{
+    uint64_t least = ns[0];
+    for (uint32_t i = 1; i < n; i++)
+        least = ns[i] < least ? ns[i] : least;
+    return least;
+}
+
 /* The contender with the least median time; the first one where it is as good. */
 static uint32_t fastest(struct bench *b, const struct contender *c, uint32_t n, uint32_t n_rounds)
 {
@@ -240,7 +248,7 @@ static uint64_t fit_trial(struct bench *b, const struct contender *built, uint32
 {
     uint64_t ns[MAX_CONTENDERS][MAX_ROUNDS], least = bytes_for_all(b, LEAST_BYTES);
     race(b, built, 1, 3, ns);
-    uint64_t one = median(ns[0], 3);
+    uint64_t one = least_of(ns[0], 3); /* a busy moment must not let it look too long to be repeated */
     while (one * n > share_ns && b->groups >= 4 && b->groups * b->list[0]->group_size >= 2 * least) {
         b->groups = b->groups / 4 * 2;
         one /= 2;
@@ -442,14 +450,16 @@ static bool try_tables(struct bench *b, uint32_t kind, uint32_t class)
     return taken;
 }
 
-/* Measures the classes of the listed kind in its share of the time; what one leaves is for the next. */
+/* Measures the classes of the listed kind in its share of the time; what one leaves is for the next. One
+ * whose part was too short, as in a busy moment, gets what all leave. */
 static void measure_kind(struct bench *b, uint32_t kind, bool tables, uint64_t ns)
 {
-    static const uint8_t order[TUNING_CLASSES] = {0, 3, 2, 1}; /* the most common steps first */
+    static const uint8_t order[2 * TUNING_CLASSES] = {0, 3, 2, 1,
+                                                      0, 3, 2, 1}; /* the most common steps first */
     uint64_t end = clock_ns() + ns;
-    for (uint32_t i = 0; i < TUNING_CLASSES; i++) {
-        uint32_t class = order[i];
-        uint64_t now = clock_ns(), share = now < end ? (end - now) / (TUNING_CLASSES - i) : 0;
+    for (uint32_t i = 0; i < 2 * TUNING_CLASSES; i++) {
+        uint32_t class = order[i], n_after = i < TUNING_CLASSES ? TUNING_CLASSES - 1 - i : 0;
+        uint64_t now = clock_ns(), share = now < end ? (end - now) / (n_after + 1) : 0;
         if (b->t->choice[kind][class].state != TUNING_BUILT || !share)
             continue;
         set_class(b, class);
