@@ -79,8 +79,8 @@ static int read_choice(struct field_reader *r, const struct field *f, const json
     return ask(r, f->name, CONSTRAINT_CHOICE, value);
 }
 
-static int read_strings(struct field_reader *r, const struct field *f, const json_t *value,
-                        enum constraint_kind kind)
+/* Returns their number, or -1. */
+static int read_strings(struct field_reader *r, const struct field *f, const json_t *value)
 {
     size_t n = json_array_size(value);
     if (!json_is_array(value) || n > BANNED_MAX_STRINGS)
@@ -93,17 +93,21 @@ static int read_strings(struct field_reader *r, const struct field *f, const jso
             return api_invalid(r->err, f->name, "%s may have strings of 1 to %d bytes without NUL (got %s)",
                                f->name, BANNED_MAX_BYTES, field_got(item));
     }
-    return n ? ask(r, f->name, kind, value) : 0;
+    return (int)n;
 }
 
 static int read_banned(struct field_reader *r, const struct field *f, const json_t *value)
 {
-    return read_strings(r, f, value, CONSTRAINT_BANNED);
+    int n = read_strings(r, f, value);
+    if (n > 0)
+        ((struct params *)r->out)->banned = (struct banned_field){f->name, value};
+    return n < 0 ? -1 : 0;
 }
 
 static int read_bad_words(struct field_reader *r, const struct field *f, const json_t *value)
 {
-    return read_strings(r, f, value, CONSTRAINT_WITHOUT);
+    int n = read_strings(r, f, value);
+    return n > 0 ? ask(r, f->name, CONSTRAINT_WITHOUT, value) : n;
 }
 
 static int read_object(struct field_reader *r, const struct field *f, const json_t *value)
@@ -565,11 +569,6 @@ static bool has_tool(const struct toolcall_tools *tools, const char *name)
     return false;
 }
 
-static bool forbids_strings(const struct constraint *c)
-{
-    return c->kind == CONSTRAINT_WITHOUT || c->kind == CONSTRAINT_BANNED;
-}
-
 static bool has_strict_tool(const json_t *list)
 {
     for (size_t i = 0; i < json_array_size(list); i++)
@@ -586,7 +585,7 @@ static int bind_calls(struct generation *g, struct api_error *err)
     bool held = g->model->constraints && p->format && toolcall_writing_of(p->format);
     if (!held || !p->tools.n || !has_strict_tool(p->tool_list))
         return 0;
-    if (forbids_strings(&p->constraint))
+    if (p->constraint.kind == CONSTRAINT_WITHOUT)
         return api_invalid(err, p->constraint.field, "%s cannot be combined with a strict tool",
                            p->constraint.field);
     if (p->constraint.kind == CONSTRAINT_NONE)
@@ -600,7 +599,7 @@ static int force_calls(struct generation *g, struct api_error *err)
     struct params *p = &g->p;
     if (!p->choice.forced)
         return bind_calls(g, err);
-    if (forbids_strings(&p->constraint))
+    if (p->constraint.kind == CONSTRAINT_WITHOUT)
         return api_invalid(err, p->constraint.field,
                            "%s cannot be combined with a tool_choice that forces a call",
                            p->constraint.field);
@@ -618,17 +617,18 @@ int constraint_prepare(struct generation *g, struct api_error *err)
     const struct constraint *c = &g->p.constraint;
     if (force_calls(g, err) < 0)
         return -1;
-    if (c->kind == CONSTRAINT_NONE)
+    const char *field = c->kind != CONSTRAINT_NONE ? c->field : g->p.banned.field;
+    if (!field)
         return 0;
     if (!g->model->constraints)
-        return api_invalid(err, c->field, "%s: the backend cannot constrain texts", c->field);
-    if (c->kind != CONSTRAINT_BANNED && !g->grammar &&
+        return api_invalid(err, field, "%s: the backend cannot constrain texts", field);
+    if (c->kind != CONSTRAINT_NONE && !g->grammar &&
         find_or_compile(g, err) < 0) /* a second preparation reads the fields, not the grammar */
         return -1;
     if (g->effort == EFFORT_LOOP) /* a matcher begins with a search, even in a short grammar; the vocabulary
                                      is searched for banned strings */
         return generation_exceeded(g);
-    if (!forbids_strings(c)) { /* a text whose grammar has ended ends */
+    if (g->grammar && c->kind != CONSTRAINT_WITHOUT) { /* a text whose grammar has ended ends */
         g->p.ignore_eos = false;
         g->p.min_tokens = 0;
     }
@@ -653,7 +653,7 @@ static const char *reply_piece(const void *context, int32_t token, uint32_t *len
 /* The choices of a request share the strings. */
 static int begin_banned(struct generation *g, struct engine_request *e, struct api_error *err)
 {
-    const json_t *list = g->p.constraint.value;
+    const json_t *list = g->p.banned.value;
     const char *texts[BANNED_MAX_STRINGS];
     uint32_t n = (uint32_t)json_array_size(list);
     for (uint32_t i = 0; i < n; i++)
@@ -668,8 +668,8 @@ static int begin_banned(struct generation *g, struct engine_request *e, struct a
 
 int constraint_begin(struct generation *g, struct engine_request *e, struct api_error *err)
 {
-    if (g->p.constraint.kind == CONSTRAINT_BANNED)
-        return begin_banned(g, e, err);
+    if (g->p.banned.field && begin_banned(g, e, err) < 0)
+        return -1;
     if (!g->grammar)
         return 0;
     e->vocabulary = g->model->constraints->vocabulary;

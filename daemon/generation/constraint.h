@@ -2,9 +2,9 @@
  * dialect, and the grammars that were compiled for a model, kept by content. Compiling happens on the pool: a
  * hostile schema costs its own request only. Fields: response_format (text, json_object, json_schema),
  * json_schema, grammar (GBNF), regex, guided_json, guided_regex, guided_choice, guided_grammar,
- * structured_outputs {json, regex, choice, grammar, json_object}; and what must not occur in it: bad_words,
- * which cannot be completed, and banned_strings, which are withdrawn (sampler/banned.h). A request may have
- * one of them; a tool_choice that forces a call comes before it. Thread: constraints_open and
+ * structured_outputs {json, regex, choice, grammar, json_object}; and bad_words, which cannot be completed. A
+ * request may have one of them; a tool_choice that forces a call comes before it. Beside any it may have
+ * banned_strings, which are withdrawn (sampler/banned.h). Thread: constraints_open and
  * constraints_close from the loader's, with no request left; the others from any. Memory: the cache holds at
  * most CONSTRAINT_CACHE grammars and a number of bytes of them and their texts; the least recently used goes
  * first, and a grammar larger than 1/CONSTRAINT_SHARE of the bytes is not kept.
@@ -29,7 +29,6 @@ enum constraint_kind {
     CONSTRAINT_GBNF,
     CONSTRAINT_CHOICE,
     CONSTRAINT_WITHOUT, /* texts that cannot be completed */
-    CONSTRAINT_BANNED,  /* texts that are withdrawn */
     CONSTRAINT_CALLS,   /* the calls that tool_choice wants */
 };
 
@@ -37,6 +36,11 @@ struct constraint { /* of a request's body, while it is read */
     enum constraint_kind kind;
     const char *field;   /* the field of the body, for errors */
     const json_t *value; /* the body's */
+};
+
+struct banned_field { /* strings that are withdrawn; zeros: none */
+    const char *field;
+    const json_t *value;
 };
 
 extern const struct field constraint_fields[];
@@ -58,6 +62,6 @@ size_t constraint_uncounted(const struct generation *g);
 bool constraint_count(struct generation *g);
 /* Bytes that are counted there for its grammar, an equal part each where requests share it. Loop. */
 size_t constraint_part(const struct generation *g);
-/* Gives a choice its matcher, which constraint_leave() frees, or its banned strings. 0 or -1 with *err. */
+/* Gives a choice its matcher, which constraint_leave() frees, and its banned strings. 0 or -1 with *err. */
 int constraint_begin(struct generation *g, struct engine_request *e, struct api_error *err);
 void constraint_leave(struct generation *g);

@@ -382,18 +382,30 @@ static void fail_in_queue(struct generation *g)
         fail_late(g, "timeout_ms", generation_timeout_ms(g), "the request could run");
 }
 
-/* A grammar that has run out of tokens, or its matcher out of work or memory. */
+static void refuse_banned(const struct generation *g, struct api_error *e)
+{
+    const char *field = g->p.banned.field;
+    if (g->grammar)
+        api_invalid(e, field, "%s: no text without them was found that %s allows", field,
+                    g->p.constraint.field);
+    else
+        api_invalid(e, field, "%s: no text without them was found, however often tokens were withdrawn",
+                    field);
+}
+
+/* A grammar that has run out of tokens, or its matcher out of work or memory; or banned strings that left
+ * none. */
 static void fail_stuck(struct generation *g)
 {
     const char *field = g->p.constraint.field;
     for (uint32_t i = 0; i < g->n_choices; i++) {
         const struct matcher *m = g->choices[i].e.constraint;
         struct api_error e = {0};
-        if (g->choices[i].e.finish != ENGINE_STUCK || (m && !matcher_has_failed(m)))
+        bool failed = m && matcher_has_failed(m);
+        if (g->choices[i].e.finish != ENGINE_STUCK || (!failed && !g->p.banned.field))
             continue;
-        if (!m)
-            api_invalid(&e, field, "%s: no text without them was found, however often tokens were withdrawn",
-                        field);
+        if (!failed)
+            refuse_banned(g, &e);
         else if (matcher_is_ambiguous(m))
             api_invalid(&e, field, "%s: too ambiguous, too many alternatives at once", field);
         else

@@ -126,6 +126,7 @@ struct params {
     uint32_t timeout_ms, queue_timeout_ms;
     int32_t priority;
     struct constraint constraint;
+    struct banned_field banned;
     struct sampling sampling; /* filters that the decoder lacks */
 
     struct infill infill;

@@ -453,6 +453,7 @@ void generation_prepare(struct request *r)
     g->p.n_several = 0;
     g->p.chat = (struct chat){0};
     g->p.constraint.value = NULL;
+    g->p.banned.value = NULL;
     json_decref(g->p.tool_list);
     g->p.tool_list = NULL;
     g->p.infill = (struct infill){0};

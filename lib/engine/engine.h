@@ -79,7 +79,7 @@ enum engine_finish {
     ENGINE_CANCELLED,
     ENGINE_FAULT,      /* decoder fault: the whole engine stops, see engine_fault() */
     ENGINE_NOT_FINITE, /* this request's logits were not finite */
-    ENGINE_STUCK,      /* no token can follow in this request's grammar */
+    ENGINE_STUCK,      /* no token can follow in this request's grammar, or without its banned strings */
 };
 
 struct engine_token { /* one per sampled token, also for the end token */
@@ -129,7 +129,7 @@ struct engine_request {
     struct matcher *constraint;
     const struct vocabulary *vocabulary;
     struct banned *banned; /* strings that the text must not contain, with no token taken, which the engine's
-                              thread uses until the request is terminal; NULL: none. Not with a constraint. */
+                              thread uses until the request is terminal; NULL: none. */
     /* Filters that the decoder lacks (sampler_chain.h), at their beginning: the engine's thread or one of the
      * decoder's team samples with them, from the decoder's logits, and the engine has their state until the
      * request is terminal; NULL: none. */

@@ -49,6 +49,16 @@ static void go_back(struct engine *e, struct sequence *q)
     engine_states_go_back(e, r->slot);
 }
 
+bool engine_banned_go_back(struct engine *e, struct sequence *q)
+{
+    struct banned *b = q->r->banned;
+    uint32_t before = banned_n_tokens(b);
+    bool may = banned_go_back(b, q->r->chain) == BANNED_WITHDRAWN;
+    if (banned_n_tokens(b) < before)
+        go_back(e, q);
+    return may;
+}
+
 bool engine_banned_take(struct engine *e, struct sequence *q, int32_t token)
 {
     enum banned_verdict verdict = banned_take(q->r->banned, token, q->r->chain);

@@ -11,6 +11,7 @@
 #define MASKS_NS  10000000 /* the longest wait of a step for masks */
 #define MASK_PART 100000   /* steps of a matcher, about 1 ms */
 #define FORCED    256      /* bytes that are looked for */
+#define REPLAY    64       /* final tokens that a matcher may have to take again when its text goes back */
 
 int engine_constrain_open(struct engine *e, struct error *err)
 {
@@ -55,19 +56,64 @@ static uint32_t *mask_of(const struct engine *e, uint32_t slot)
     return e->masks + (size_t)slot * e->mask_words;
 }
 
+/* Brings the matcher back to a token that stands. It is saved before it takes the first token that may be
+ * withdrawn, and takes final ones for good, so that it can drop what they need no more. */
+static void follow_back(struct sequence *q, uint32_t n_text, uint32_t n_final)
+{
+    assert(q->saved || q->n_taken <= n_text); /* else it has taken a token for good that was not final */
+    if (!q->saved)
+        return;
+    if (q->n_taken == n_final) {
+        matcher_keep(q->r->constraint);
+        q->saved = false;
+    } else if (q->n_taken > n_text || n_final >= q->n_saved + REPLAY) {
+        matcher_restore(q->r->constraint);
+        q->n_taken = q->n_saved;
+        q->saved = false;
+    }
+}
+
+/* Takes the next token of the text. False: the matcher has failed. */
+static bool follow(struct sequence *q, uint32_t n_final)
+{
+    struct engine_request *r = q->r;
+    if (!q->saved && q->n_taken >= n_final) {
+        if (!matcher_save(r->constraint))
+            return false;
+        q->saved = true;
+        q->n_saved = q->n_taken;
+    }
+    return matcher_token(r->constraint, r->vocabulary, r->out[q->n_taken++].token);
+}
+
+/* Takes banned tokens out of the mask. False: no token was left, the text is shorter now, and its next mask
+ * is another one. */
+static bool finish_mask(struct engine *e, struct sequence *q, uint32_t *mask, uint32_t *n)
+{
+    struct engine_request *r = q->r;
+    if (!r->banned || !*n || banned_restrict(r->banned, mask, e->n_vocab, r->chain))
+        return true;
+    *n = 0;
+    return !engine_banned_go_back(e, q);
+}
+
 /* The newest tokens first: hostile grammars make a token as dear as a part of a mask. */
 static void make_part(struct engine *e, uint32_t slot)
 {
     struct sequence *q = &e->seqs[slot];
     struct engine_request *r = q->r;
-    uint32_t n = 0;
-    if (r->banned) {
-        n = banned_mask(r->banned, mask_of(e, slot), e->n_vocab, r->chain);
+    uint32_t *mask = mask_of(e, slot), n = 0;
+    uint32_t n_text = engine_n_text(r), n_final = r->banned ? banned_n_final(r->banned) : n_text;
+    if (!r->constraint) {
+        n = banned_mask(r->banned, mask, e->n_vocab, r->chain);
         q->masked = true;
-    } else if (q->n_taken < atomic_load_explicit(&r->n_out, memory_order_relaxed))
-        q->masked = !matcher_token(r->constraint, r->vocabulary, r->out[q->n_taken++].token);
-    else
-        q->masked = matcher_mask_part(r->constraint, r->vocabulary, mask_of(e, slot), MASK_PART, &n);
+    } else {
+        follow_back(q, n_text, n_final);
+        if (q->n_taken < n_text)
+            q->masked = !follow(q, n_final);
+        else if (matcher_mask_part(r->constraint, r->vocabulary, mask, MASK_PART, &n))
+            q->masked = finish_mask(e, q, mask, &n);
+    }
     q->mask = n ? slot + 1 : 0;
 }
 

@@ -38,6 +38,8 @@ struct sequence {
     bool drawing;       /* its next token is to be drawn: struct engine_draw */
     uint64_t draw_ns;   /* how long the last draw took */
     uint32_t n_taken;   /* tokens of r->out that its matcher has taken */
+    bool saved;         /* the matcher can go back: to where it had taken n_saved of them */
+    uint32_t n_saved;
     uint32_t ahead;     /* the number of the mask behind its first draft; those behind others follow */
     uint64_t last_step; /* id of the newest step that names it; 0: none */
     uint64_t admitted;  /* sequence number of its admission */
@@ -346,6 +348,8 @@ void engine_publish_text(struct engine *e, struct engine_request *r, uint32_t n,
 /* Takes the token that was drawn for a text with banned strings, which may shorten it. False: it goes back
  * too often. */
 bool engine_banned_take(struct engine *e, struct sequence *q, int32_t token);
+/* Goes back from where its constraint leaves no token. False: it cannot, and may be shorter all the same. */
+bool engine_banned_go_back(struct engine *e, struct sequence *q);
 /* The seed of its next draw. */
 uint64_t engine_seed(const struct engine_request *r);
 /* Those of the rows below `end` that will not be computed again. */

@@ -351,13 +351,13 @@ static void add_prefill(struct engine *e, struct flight *f, uint32_t n)
 static bool build(struct engine *e, struct flight *f)
 {
     struct step *s = &e->step;
+    engine_constrain_masks(e); /* first: a text may go back to its first token, whose row is the prompt's */
     uint32_t n_prefill = list_prefill(e);
     s->id = e->last_id + 1;
     s->n_rows = s->n_logits = s->n_edits = s->n_page_ops = s->n_slots = s->n_biases = s->n_history = 0;
     f->id = s->id;
     f->n_prefill = f->n_decode = f->n_draft = f->n_spans = f->n_logits = f->n_results = 0;
     uint32_t n_logits = n_prefill ? STEP_MAX_LOGITS - HEAD_ROOM : STEP_MAX_LOGITS;
-    engine_constrain_masks(e);
     e->n_ahead = 0;
     if (e->n_flights == 0)
         engine_draft_plan(e, n_logits);

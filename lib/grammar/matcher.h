@@ -43,6 +43,8 @@ uint32_t matcher_forced(struct matcher *m, char *out, uint32_t most, uint64_t st
  * or memory has run out, and there is nothing to go back to. */
 bool matcher_save(struct matcher *m);
 void matcher_restore(struct matcher *m);
+/* Goes on from here instead: what was saved is forgotten. */
+void matcher_keep(struct matcher *m);
 
 /* The remembered masks of a vocabulary (JSON strings) or of a grammar. */
 struct vocabulary_memos;

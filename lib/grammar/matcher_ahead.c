@@ -86,6 +86,11 @@ bool matcher_save(struct matcher *m)
     return true;
 }
 
+void matcher_keep(struct matcher *m)
+{
+    m->looks = false;
+}
+
 void matcher_restore(struct matcher *m)
 {
     const struct matcher_saved *s = m->saved;

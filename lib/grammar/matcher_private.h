@@ -57,7 +57,7 @@ struct matcher {
     size_t n_text, text_room;
     struct mask_job *job; /* the mask that is being made, or NULL */
     struct matcher_saved *saved;
-    bool looks;     /* between matcher_save() and matcher_restore(): frames stay where they are */
+    bool looks;     /* behind matcher_save(): frames stay where they are */
     size_t n_bytes; /* of all of it, counted in the grammar */
 };
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #define RING                  (BANNED_MAX_HELD + 1)
+#define NOWHERE               UINT32_MAX
 #define WITHDRAWALS           1024 /* of any text, */
 #define WITHDRAWALS_PER_TOKEN 16   /* and for each token that it may get */
 
@@ -31,6 +32,7 @@ struct banned {
     const struct banned_strings *strings;
     uint32_t n_tokens, n_final, most_held;
     uint32_t n_withdrawals, most_withdrawals;
+    uint32_t late_from; /* from this position on the token that completes a string is withdrawn; NOWHERE */
     struct progress progress;
     struct {
         int32_t token;
@@ -144,6 +146,7 @@ void banned_begin(struct banned *b, uint32_t most_held, uint32_t max_tokens)
     b->most_held = most_held < BANNED_MAX_HELD ? most_held : BANNED_MAX_HELD;
     b->most_withdrawals = WITHDRAWALS + WITHDRAWALS_PER_TOKEN * max_tokens;
     b->progress = (struct progress){0};
+    b->late_from = NOWHERE;
 }
 
 uint32_t banned_n_tokens(const struct banned *b)
@@ -163,12 +166,19 @@ uint64_t banned_seed(const struct banned *b, uint64_t seed)
 
 bool banned_mask(struct banned *b, uint32_t *mask, uint32_t n_vocab, const struct sampler_chain *chain)
 {
+    uint32_t n_words = (n_vocab + 31) / 32;
+    memset(mask, 0xff, n_words * sizeof *mask);
+    if (n_vocab % 32)
+        mask[n_words - 1] = (1u << (n_vocab % 32)) - 1;
+    return banned_restrict(b, mask, n_vocab, chain);
+}
+
+bool banned_restrict(struct banned *b, uint32_t *mask, uint32_t n_vocab, const struct sampler_chain *chain)
+{
     const struct banned_strings *s = b->strings;
     uint32_t any = 0, n_words = (n_vocab + 31) / 32, n_known = (s->n_vocab + 31) / 32;
-    for (uint32_t i = 0; i < n_words; i++)
-        mask[i] = i < n_known ? ~s->within[i] : ~0u;
-    if (n_vocab % 32)
-        mask[n_words - 1] &= (1u << (n_vocab % 32)) - 1;
+    for (uint32_t i = 0; i < n_words && i < n_known; i++)
+        mask[i] &= ~s->within[i];
     for (uint32_t i = 0; i < b->n_bans; i++)
         if (b->bans[i].position == b->n_tokens && (uint32_t)b->bans[i].token < n_vocab)
             mask[b->bans[i].token / 32] &= ~(1u << (b->bans[i].token % 32));
@@ -201,6 +211,8 @@ static void drop_bans(struct banned *b, uint32_t position)
 static enum banned_verdict withdraw(struct banned *b, uint32_t position, struct sampler_chain *chain)
 {
     drop_bans(b, position);
+    if (position < b->late_from)
+        b->late_from = NOWHERE;
     b->n_tokens = position;
     b->progress = b->held[position % RING].before;
     if (b->chains && chain)
@@ -221,6 +233,8 @@ static void hold(struct banned *b)
     b->n_final = longest ? token_back(b, b->n_tokens, longest) : b->n_tokens;
     if (b->n_tokens - b->n_final > b->most_held)
         b->n_final = b->n_tokens - b->most_held;
+    if (b->n_final > b->late_from)
+        b->late_from = NOWHERE;
 }
 
 enum banned_verdict banned_take(struct banned *b, int32_t token, struct sampler_chain *chain)
@@ -233,9 +247,23 @@ enum banned_verdict banned_take(struct banned *b, int32_t token, struct sampler_
     for (uint32_t i = 0; text && i < len; i++) {
         uint32_t complete = advance_all(b->strings, &b->progress, text[i]);
         b->held[index % RING].len = i + 1;
-        if (complete)
-            return withdraw(b, token_back(b, index + 1, complete), chain);
+        if (complete) {
+            uint32_t first = token_back(b, index + 1, complete);
+            return withdraw(b, first < b->late_from ? first : index, chain);
+        }
     }
     hold(b);
     return BANNED_FINE;
+}
+
+enum banned_verdict banned_go_back(struct banned *b, struct sampler_chain *chain)
+{
+    uint32_t n = b->n_tokens;
+    bool bans = b->n_bans && b->bans[b->n_bans - 1].position == n;
+    if (!bans || n >= b->late_from)
+        return n > b->n_final ? withdraw(b, n - 1, chain) : BANNED_HOPELESS;
+    while (b->n_bans && b->bans[b->n_bans - 1].position == n)
+        b->n_bans--;
+    b->late_from = n;
+    return BANNED_WITHDRAWN;
 }

@@ -15,6 +15,11 @@
  * beginning of a string again, and the string comes, the first token that is not final is withdrawn. Tokens
  * without bytes (control tokens) are passed over: a string reaches across them.
  *
+ * With a constraint (grammar/matcher.h) the rule is the same, but the bans of a position may leave it no
+ * token: where "Bern" and "Basel" may come, both may begin with the same one. Then they are lifted, and from
+ * there on, until it is final, the token that completes a string is withdrawn, and the one before where no
+ * token is left. So a text is found if there is one behind the final tokens.
+ *
  * Cost: a step for each byte and string. Thread: one at a time per text; the strings are read by any.
  * Memory: the caller's arena. */
 #pragma once
@@ -44,13 +49,19 @@ uint32_t banned_n_final(const struct banned *b);
 /* Before each draw: writes the mask of the tokens that may come next, [n_vocab] bits, and keeps the state of
  * the chain (NULL: there is none) for a withdrawal. False if no token is left. */
 bool banned_mask(struct banned *b, uint32_t *mask, uint32_t n_vocab, const struct sampler_chain *chain);
+/* The same for a mask that has bits already: takes tokens out of it. */
+bool banned_restrict(struct banned *b, uint32_t *mask, uint32_t n_vocab, const struct sampler_chain *chain);
 /* The seed of the next draw. */
 uint64_t banned_seed(const struct banned *b, uint64_t seed);
 
 enum banned_verdict {
     BANNED_FINE,
     BANNED_WITHDRAWN, /* the text is shorter; the chain has the state that it had there */
-    BANNED_HOPELESS,  /* as before, and its withdrawals or bans are at their limit */
+    BANNED_HOPELESS,  /* it cannot go on: its withdrawals or bans are at their limit, or the last token is
+                         final */
 };
 /* Takes the token that was drawn. */
 enum banned_verdict banned_take(struct banned *b, int32_t token, struct sampler_chain *chain);
+/* Call where no token is left: lifts bans, or withdraws the last token. BANNED_WITHDRAWN: the next mask is
+ * another one. */
+enum banned_verdict banned_go_back(struct banned *b, struct sampler_chain *chain);

@@ -326,6 +326,78 @@ DAEMON_TEST(constrain, a_banned_string_is_withdrawn_before_the_client_sees_it)
     json_decref(plain);
 }
 
+#define KINDS                                                                                                \
+    "{\"type\":\"object\",\"properties\":{\"kind\":{\"enum\":[\"girl\",\"goose\",\"gander\"]},\"name\":{"    \
+    "\"type\":"                                                                                              \
+    "\"string\",\"minLength\":20,\"maxLength\":60}},\"required\":[\"kind\",\"name\"],"                       \
+    "\"additionalProperties\":false}"
+
+/* The schema and the strings hold at once, streamed or whole, and with filters on the host; equal seeds give
+ * equal texts. */
+DAEMON_TEST(constrain, banned_strings_hold_beside_a_schema)
+{
+    static const char *const banned[] = {"girl", "the", "and ", "wa", "o"};
+    static const char *const also[] = {"", ",\"temperature\":0", ",\"mirostat\":2"};
+    int n_found = 0;
+    for (int seed = 0; seed < 16; seed++) {
+        char body[1000];
+        int n = snprintf(
+            body, sizeof body,
+            "{\"prompt\":\"Once upon a time\",\"max_tokens\":200,\"seed\":%d%s,\"json_schema\":" KINDS, seed,
+            also[seed % 3]);
+        snprintf(body + n, sizeof body - (size_t)n, "}");
+        json_t *plain = post_ok("/generate", body);
+        snprintf(body + n, sizeof body - (size_t)n,
+                 ",\"banned_strings\":[\"girl\",\"the\",\"and \",\"wa\",\"o\"]}");
+        json_t *whole = post_ok("/generate", body);
+        const char *text = json_text(whole, "text");
+        expect_valid(KINDS, text);
+        for (size_t i = 0; i < sizeof banned / sizeof *banned; i++) {
+            n_found += strstr(json_text(plain, "text"), banned[i]) != NULL;
+            cr_assert_not(strstr(text, banned[i]), "%s", text);
+        }
+        snprintf(body + n, sizeof body - (size_t)n,
+                 ",\"stream\":true,\"banned_strings\":[\"girl\",\"the\",\"and \",\"wa\",\"o\"]}");
+        struct events e = {0};
+        struct reply r = post("/generate", body);
+        events_read(&e, &r);
+        char *all = events_text(&e, "text");
+        cr_assert_str_eq(all, text);
+        free(all);
+        events_free(&e);
+        reply_free(&r);
+        json_decref(plain);
+        json_decref(whole);
+    }
+    cr_assert_gt(n_found, 20, "the model writes them by itself: %d", n_found);
+}
+
+/* All of the texts begin alike, so the bans of their beginning cannot stay. */
+DAEMON_TEST(constrain, a_text_is_found_where_banned_strings_leave_one)
+{
+    for (int seed = 0; seed < 8; seed++) {
+        char body[300];
+        snprintf(body, sizeof body,
+                 "{\"prompt\":\"Once\",\"seed\":%d,\"guided_choice\":[\"a little girl\",\"a little boy\",\"a "
+                 "little bird\"],"
+                 "\"banned_strings\":[\"le girl\",\"a little bo\"]}",
+                 seed);
+        json_t *root = post_ok("/generate", body);
+        cr_assert_str_eq(json_text(root, "text"), "a little bird");
+        cr_assert_str_eq(json_text(root, "finish_reason"), "eos");
+        json_decref(root);
+    }
+    expect_words(
+        post("/generate", "{\"prompt\":\"Once\",\"guided_choice\":[\"girl\"],\"banned_strings\":[\"girl\"]}"),
+        400, "invalid_request", "no text without them was found that guided_choice allows");
+    json_t *both = post_ok(
+        "/generate",
+        "{\"prompt\":\"Once\",\"max_tokens\":40,\"bad_words\":[\"the\"],\"banned_strings\":[\"was\"]}");
+    cr_assert_not(strstr(json_text(both, "text"), "the"));
+    cr_assert_not(strstr(json_text(both, "text"), "was"));
+    json_decref(both);
+}
+
 DAEMON_TEST(constrain, a_format_holds_in_the_other_dialects)
 {
     static const struct {

@@ -88,6 +88,23 @@ Test(tool_choice, a_call_comes_where_one_is_required)
     end();
 }
 
+/* The arguments go back to where the string began, and take what the schema leaves. */
+Test(tool_choice, a_call_has_no_banned_strings, .init = start, .fini = end)
+{
+    for (int seed = 0; seed < 10; seed++) {
+        char members[2048];
+        snprintf(members, sizeof members,
+                 ASK "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"weather\"}},"
+                     "\"parallel_tool_calls\":false,\"banned_strings\":[\"Bern\",\"true\"],\"seed\":%d",
+                 seed);
+        json_t *root = ask(CHAT, members);
+        expect_text_call(root, CALL ".name", CALL ".arguments");
+        cr_assert_not(strstr(json_text(root, CALL ".arguments"), "Bern"));
+        cr_assert_not(strstr(json_text(root, CALL ".arguments"), "true"));
+        json_decref(root);
+    }
+}
+
 /* 1,000 of them are compiled for a call, or refused by a limit that the words name; a stream beside them has
  * all its tokens. */
 Test(tool_choice, a_thousand_functions_are_taken_or_refused_by_a_limit, .init = start, .fini = end)

@@ -1,5 +1,6 @@
-/* Texts without some strings through a whole engine: the same tokens in all circumstances, and those of a
- * reference that asks for each token anew, with a request of its own. */
+/* Texts without some strings through a whole engine, some of them in a grammar, too: the same tokens in all
+ * circumstances, and those of a reference that asks for each token anew, with a request of its own. */
+#include "grammar/matcher.h"
 #include "sampler/banned.h"
 #include "support/identity.h"
 #include "support/models/made_model.h"
@@ -9,6 +10,11 @@
 #define MODEL HEARTH_TEST_DATA "/tiny-qwen3-s11-q8_0.gguf"
 
 enum { N_STRINGS = 3 };
+
+enum { PLAIN = 0, CHAINED = 1, CONSTRAINED = 2 }; /* kinds of texts */
+
+/* Items inside one another, so that what may follow depends on all that came. */
+static const char nested[] = "root ::= item+\nitem ::= [a-d] | \"e\" item item | [f-k] item [h-p] | [m-p]";
 
 /* Each token spells two letters of 16, so that strings of three to five begin in a token's middle too. */
 static const char *piece(const void *context, int32_t token, uint32_t *len)
@@ -64,27 +70,54 @@ static void ask_for_text(struct answer *a, uint32_t n_prompt)
     a->r.ignore_eos = true;
 }
 
+static void constrain(struct answer *a, const struct vocabulary *v)
+{
+    struct grammar *g;
+    cr_assert_eq(grammar_from_gbnf(&g, nested, sizeof nested - 1, NULL), 0);
+    cr_assert_eq(matcher_open(&a->r.constraint, g), 0);
+    grammar_unref(g);
+    a->r.vocabulary = v;
+}
+
+/* The engine's matcher has not read the last tokens, so another one reads all. */
+static void expect_in_grammar(struct answer *a, const struct vocabulary *v)
+{
+    matcher_close(a->r.constraint);
+    constrain(a, v);
+    for (int i = 0; i < N_TOKENS; i++)
+        cr_assert(matcher_token(a->r.constraint, v, a->out[i].token), "token %d", i);
+    matcher_close(a->r.constraint);
+}
+
 /* False when this CPU lacks the instruction set. */
 static bool ask_banned(const char *path, struct circumstances c, uint32_t n_prompt, char texts[N_STRINGS][8],
-                       bool chained, struct answer *out)
+                       unsigned kind, struct answer *out)
 {
     struct arena a = {0};
     struct rig rig;
     struct sampler_chain chain;
+    struct vocabulary *v;
+    bool chained = kind & CHAINED;
     if (!rig_open(&rig, path, &c, NULL, 0))
         return false;
+    cr_assert_eq(vocabulary_open(&v, rig.n_vocab, piece, NULL, NULL, 0, NULL), 0);
     for (int i = 0; i <= c.after_hit; i++) {
         prepare(out, rig.n_vocab, 0);
         ask_for_text(out, n_prompt);
         if (texts)
             out->r.banned = banned_of(&a, texts, rig.n_vocab, chained);
+        if (kind & CONSTRAINED)
+            constrain(out, v);
         sampler_chain_defaults(&chain);
         chain.mirostat = true;
         sampler_chain_begin(&chain);
         out->r.chain = chained ? &chain : NULL;
         ask_beside(&rig, &c, out, NULL);
+        if (kind & CONSTRAINED)
+            expect_in_grammar(out, v);
     }
     rig_close(&rig);
+    vocabulary_close(v);
     arena_close(&a);
     return true;
 }
@@ -102,40 +135,50 @@ static bool occurs(const struct answer *a, char texts[N_STRINGS][8])
     return false;
 }
 
-static void expect_same_everywhere(const char *path, bool chained)
+static void expect_same_everywhere(const char *path, unsigned kind)
 {
     static struct answer plain, alone, other;
     const struct circumstances slow = {.isa = "scalar", .n_threads = 1, .steps_in_flight = 1};
     for (uint32_t n_prompt = 127; n_prompt <= 128;
          n_prompt++) { /* a page ends with the prompt, or does not */
         char texts[N_STRINGS][8];
-        cr_assert(ask_banned(path, slow, n_prompt, NULL, chained, &plain));
+        cr_assert(ask_banned(path, slow, n_prompt, NULL, kind, &plain));
         strings_of(&plain, texts);
         cr_assert(occurs(&plain, texts));
-        cr_assert(ask_banned(path, slow, n_prompt, texts, chained, &alone));
+        cr_assert(ask_banned(path, slow, n_prompt, texts, kind, &alone));
         cr_assert_not(occurs(&alone, texts));
         cr_assert_eq(memcmp(alone.out, plain.out, 4 * sizeof *plain.out), 0);
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-            if (ask_banned(path, cases[i].c, n_prompt, texts, chained, &other))
+            if (ask_banned(path, cases[i].c, n_prompt, texts, kind, &other))
                 expect_same(&alone, &other, path, cases[i].what);
     }
 }
 
 Test(engine_banned, gives_the_same_bits_in_all_circumstances)
 {
-    expect_same_everywhere(MODEL, false);
+    expect_same_everywhere(MODEL, PLAIN);
 }
 
 Test(engine_banned, a_chain_goes_back_with_the_text)
 {
-    expect_same_everywhere(MODEL, true);
+    expect_same_everywhere(MODEL, CHAINED);
+}
+
+Test(engine_banned, a_grammar_goes_back_with_the_text)
+{
+    expect_same_everywhere(MODEL, CONSTRAINED);
+}
+
+Test(engine_banned, a_grammar_and_a_chain_go_back_with_the_text)
+{
+    expect_same_everywhere(MODEL, CONSTRAINED | CHAINED);
 }
 
 Test(engine_banned, recurrent_layers_go_back_with_the_text)
 {
     char path[64];
     made_model("tiny-qwen35moe", "q4_k_m", path);
-    expect_same_everywhere(path, false);
+    expect_same_everywhere(path, PLAIN);
     (void)unlink(path);
 }
 
@@ -143,7 +186,7 @@ Test(engine_banned, layers_with_windows_go_back_with_the_text)
 {
     char path[64];
     made_model("tiny-gpt-oss-24", "q4_0", path);
-    expect_same_everywhere(path, false);
+    expect_same_everywhere(path, PLAIN);
     (void)unlink(path);
 }
 
@@ -187,9 +230,9 @@ Test(engine_banned, tokens_are_those_of_single_requests)
     struct arena a = {0};
     struct rig rig;
     int n_withdrawn = 0;
-    cr_assert(ask_banned(MODEL, c, 100, NULL, false, &plain));
+    cr_assert(ask_banned(MODEL, c, 100, NULL, PLAIN, &plain));
     strings_of(&plain, texts);
-    cr_assert(ask_banned(MODEL, c, 100, texts, false, &got));
+    cr_assert(ask_banned(MODEL, c, 100, texts, PLAIN, &got));
     cr_assert(rig_open(&rig, MODEL, &c, NULL, 0));
     prepare(&reference, rig.n_vocab, 0);
     ask_for_text(&reference, 100);

@@ -31,6 +31,8 @@ static void logits_behind(int32_t last, float logits[N_VOCAB])
 struct plain {
     const char *const *strings;
     int n_strings, n, final;
+    bool constrained;
+    int late; /* 0, or 1 and the position from which on single tokens are withdrawn */
     int32_t tokens[LONG];
     unsigned bans[LONG + 1]; /* by position, a bit per token */
 };
@@ -56,16 +58,23 @@ static bool ends_with(const char *text, size_t len, const char *s, size_t n)
     return n <= len && !memcmp(text + len - n, s, n);
 }
 
+/* A constraint by the last token alone. Some tokens must be followed by one or two others. */
+static unsigned may_follow(int32_t last)
+{
+    static const unsigned bits[N_VOCAB + 1] = {0xff, 0x06, 0x05, 0x0a, 0x04, 0x41, 0x80, 0xbf, 0x12};
+    return bits[last + 1];
+}
+
 static unsigned allowed(const struct plain *p)
 {
-    unsigned bits = 0;
+    unsigned bits = 0, may = p->constrained ? may_follow(p->n ? p->tokens[p->n - 1] : -1) : 0xff;
     for (int t = 0; t < N_VOCAB; t++) {
         bool within = false;
         for (int i = 0; i < p->n_strings; i++)
             within = within || strstr(pieces[t], p->strings[i]);
         bits |= !within && !(p->bans[p->n] >> t & 1) ? 1u << t : 0;
     }
-    return bits;
+    return bits & may;
 }
 
 static int first_held(const struct plain *p)
@@ -78,6 +87,30 @@ static int first_held(const struct plain *p)
             if (ends_with(text, len, p->strings[i], n) && n > longest)
                 longest = n;
     return longest ? token_at_byte(p, len - longest) : p->n;
+}
+
+/* Withdraws the tokens from one on. */
+static void shorten(struct plain *p, int at)
+{
+    p->bans[at] |= 1u << p->tokens[at];
+    for (int i = at + 1; i <= LONG; i++)
+        p->bans[i] = 0;
+    p->late = at + 1 < p->late ? 0 : p->late;
+    p->n = at;
+}
+
+/* Where no token may follow. False: there is no way back. */
+static bool plain_go_back(struct plain *p)
+{
+    if (p->bans[p->n] && (!p->late || p->n + 1 < p->late)) {
+        p->bans[p->n] = 0;
+        p->late = p->n + 1;
+        return true;
+    }
+    if (p->n == p->final)
+        return false;
+    shorten(p, p->n - 1);
+    return true;
 }
 
 /* True if the text stays; else it was shortened. */
@@ -96,13 +129,11 @@ static bool plain_take(struct plain *p, int32_t token)
             continue;
         int at = token_at_byte(p, end - longest);
         at = at > p->final ? at : p->final; /* a withdrawal has revived a beginning */
-        p->bans[at] |= 1u << p->tokens[at];
-        for (int i = at + 1; i <= LONG; i++)
-            p->bans[i] = 0;
-        p->n = at;
+        shorten(p, p->late && at + 1 >= p->late ? p->n - 1 : at);
         return false;
     }
     p->final = first_held(p) > p->final ? first_held(p) : p->final;
+    p->late = p->final + 1 > p->late ? 0 : p->late;
     return true;
 }
 
@@ -120,6 +151,9 @@ static void enumerate(const struct plain *p, double probability, double of[N_TEX
         of[at] += probability;
         return;
     }
+    struct plain back = *p;
+    if (!bits && plain_go_back(&back))
+        enumerate(&back, probability, of);
     logits_behind(p->n ? p->tokens[p->n - 1] : -1, logits);
     for (int t = 0; t < N_VOCAB; t++)
         sum += bits >> t & 1 ? exp((double)logits[t]) : 0;
@@ -137,12 +171,28 @@ static void enumerate(const struct plain *p, double probability, double of[N_TEX
 struct drawn {
     struct banned *b;
     struct step_sampling set;
+    bool constrained;
     int32_t tokens[LONG];
 };
 
 static bool mask_of(const struct drawn *d, uint32_t *mask, const struct sampler_chain *chain)
 {
-    return banned_mask(d->b, mask, N_VOCAB, chain);
+    uint32_t n = banned_n_tokens(d->b);
+    if (!d->constrained)
+        return banned_mask(d->b, mask, N_VOCAB, chain);
+    *mask = may_follow(n ? d->tokens[n - 1] : -1);
+    return banned_restrict(d->b, mask, N_VOCAB, chain);
+}
+
+/* Goes back until a token may follow. False: none may. */
+static bool find_mask(struct drawn *d, uint32_t *mask, struct sampler_chain *chain, double *n_back)
+{
+    while (!mask_of(d, mask, chain)) {
+        if (banned_go_back(d->b, chain) != BANNED_WITHDRAWN)
+            return false;
+        ++*n_back;
+    }
+    return true;
 }
 
 static struct sampler_input input_of(const struct drawn *d, const struct step_sampling *set,
@@ -172,22 +222,26 @@ static enum banned_verdict draw(struct drawn *d, struct sampler_chain *chain)
 
 /* 200,000 texts; the sum of (seen - expected)^2 / expected is about the number of texts that are expected
  * often enough, and its deviation the root of twice that. */
-Test(banned, texts_come_as_often_as_the_reference_says)
+static void expect_frequencies(bool constrained)
 {
     static double of[N_TEXTS], n_seen[N_TEXTS];
     uint32_t mask;
     struct arena a = {0};
-    struct plain p = {.strings = usual, .n_strings = 3};
+    struct plain p = {.strings = usual, .n_strings = 3, .constrained = constrained};
     struct banned_strings *s = banned_strings_open(&a, usual, 3, N_VOCAB, piece, NULL);
-    struct drawn d = {.b = banned_open(&a, s, false), .set = {.temperature = 1, STEP_SAMPLING_NEUTRAL}};
+    struct drawn d = {.b = banned_open(&a, s, false),
+                      .set = {.temperature = 1, STEP_SAMPLING_NEUTRAL},
+                      .constrained = constrained};
     const double n_texts = 200000;
-    double sum = 0, distance = 0, n_classes = 0, n_withdrawn = 0, n_stuck = 0;
+    double sum = 0, distance = 0, n_classes = 0, n_withdrawn = 0, n_back = 0, n_stuck = 0;
+    memset(of, 0, sizeof of);
+    memset(n_seen, 0, sizeof n_seen);
     enumerate(&p, 1, of);
     for (uint32_t seed = 1; seed <= (uint32_t)n_texts; seed++) {
         int at = 0;
         d.set.seed = seed;
         banned_begin(d.b, BANNED_MAX_HELD, N_TOKENS);
-        while (banned_n_tokens(d.b) < N_TOKENS && mask_of(&d, &mask, NULL))
+        while (banned_n_tokens(d.b) < N_TOKENS && find_mask(&d, &mask, NULL, &n_back))
             n_withdrawn += draw(&d, NULL) == BANNED_WITHDRAWN;
         if (banned_n_tokens(d.b) < N_TOKENS) { /* no token is left: the reference leaves it out, too */
             n_stuck++;
@@ -207,9 +261,20 @@ Test(banned, texts_come_as_often_as_the_reference_says)
     }
     cr_assert_leq(fabs(sum + n_stuck / n_texts - 1), 0.004, "%g, %g stuck", sum, n_stuck);
     cr_assert_gt(n_withdrawn, n_texts / 20, "%g", n_withdrawn);
-    cr_assert_gt(n_classes, 100);
+    cr_assert_eq(n_back > n_texts / 100, constrained, "%g", n_back);
+    cr_assert_gt(n_classes, constrained ? 20 : 100, "%g", n_classes);
     cr_assert_leq(fabs(distance - n_classes), 4 * sqrt(2 * n_classes), "%g of %g", distance, n_classes);
     arena_close(&a);
+}
+
+Test(banned, texts_come_as_often_as_the_reference_says)
+{
+    expect_frequencies(false);
+}
+
+Test(banned, constrained_texts_come_as_often_as_the_reference_says)
+{
+    expect_frequencies(true);
 }
 
 static const char *const many[][3] = {
@@ -219,7 +284,17 @@ static void follow(struct drawn *d, struct plain *p, struct sampler_chain *chain
 {
     struct sampler_chain before[LONG + 1];
     uint32_t mask;
-    for (int steps = 0; mask_of(d, &mask, chain) && p->n < LONG && steps < 5000; steps++) {
+    for (int steps = 0; p->n < LONG && steps < 5000; steps++) {
+        if (!mask_of(d, &mask, chain)) {
+            cr_assert_eq(allowed(p), 0);
+            bool back = banned_go_back(d->b, chain) == BANNED_WITHDRAWN;
+            cr_assert_eq(back, plain_go_back(p));
+            if (!back)
+                return;
+            cr_assert_eq((uint32_t)p->n, banned_n_tokens(d->b));
+            cr_assert(!chain || !memcmp(chain, &before[p->n], sizeof *chain));
+            continue;
+        }
         cr_assert_eq(mask, allowed(p));
         if (chain)
             before[p->n] = *chain;
@@ -237,10 +312,11 @@ Test(banned, text_bans_and_what_is_held_back_are_those_of_the_reference)
 {
     for (uint32_t seed = 1; seed <= 2000; seed++) {
         struct arena a = {0};
-        struct plain p = {.strings = many[seed % 4], .n_strings = 3};
+        struct plain p = {.strings = many[seed % 4], .n_strings = 3, .constrained = seed % 3 == 0};
         struct banned_strings *s = banned_strings_open(&a, p.strings, 3, N_VOCAB, piece, NULL);
         struct drawn d = {.b = banned_open(&a, s, seed % 2),
-                          .set = {.seed = seed, .temperature = 1, STEP_SAMPLING_NEUTRAL}};
+                          .set = {.seed = seed, .temperature = 1, STEP_SAMPLING_NEUTRAL},
+                          .constrained = seed % 3 == 0};
         struct sampler_chain chain;
         sampler_chain_defaults(&chain);
         chain.mirostat = seed % 4 == 1;
