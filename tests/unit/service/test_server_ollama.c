@@ -1,0 +1,115 @@
+/* Ollama's routes over HTTP. */
+#include "support/chat_driver.h"
+
+#define OLLAMA                                                                                               \
+    "{\"model\":\"x:latest\",%s\"options\":{\"num_ctx\":8192,\"num_predict\":-1,\"seed\":1,\"mirostat\":0}," \
+    "\"keep_alive\":-1,\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"get_weather\","            \
+    "\"parameters\":{}}}],"                                                                                  \
+    "\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"images\":[]},{\"role\":\"assistant\",\"content\":" \
+    "\"\","                                                                                                  \
+    "\"tool_calls\":[{\"function\":{\"name\":\"get_weather\",\"arguments\":{\"city\":\"x\"}}}]},"            \
+    "{\"role\":\"tool\",\"tool_name\":\"get_weather\",\"content\":\"7\"}]}"
+
+static struct reply ask_ollama(const char *more)
+{
+    char body[2048];
+    snprintf(body, sizeof body, OLLAMA, more);
+    return post("/api/chat", body);
+}
+
+Test(ollama, ollamas_chat_has_arguments_as_an_object)
+{
+    start_template(THINKS, "auto");
+    script("Hm.</think>See. " CALL "<|endoftext|>");
+    struct reply r = ask_ollama("\"stream\":false,");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "message.content"), "See. ");
+    cr_assert_str_eq(json_text(root, "message.thinking"), "Hm.");
+    cr_assert_str_eq(json_text(root, "message.tool_calls.0.function.arguments.city"), "Be rn");
+    cr_assert(json_is_true(json_at(root, "done")));
+    cr_assert_str_eq(json_text(root, "done_reason"), "stop");
+    cr_assert_gt(json_number(root, "eval_count"), 0);
+    json_decref(root);
+    reply_free(&r);
+    stop();
+}
+
+Test(ollama, ollamas_stream_is_lines_with_each_call_whole)
+{
+    char content[256] = "", thinking[256] = "";
+    int n_calls = 0, n_done = 0;
+    start_template(THINKS, "auto");
+    script("Hm.</think>See. " CALL "<|endoftext|>");
+    struct reply r = ask_ollama("");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    cr_assert_str_eq(reply_header(&r, "Content-Type"), "application/x-ndjson");
+    for (char *line = strtok(r.body, "\n"); line; line = strtok(NULL, "\n")) {
+        json_t *root = json_loads(line, 0, NULL);
+        cr_assert(root, "%s", line);
+        join(content, json_at(root, "message"), "content");
+        join(thinking, json_at(root, "message"), "thinking");
+        n_calls += json_object_get(json_at(root, "message"), "tool_calls") != NULL;
+        n_done += json_is_true(json_at(root, "done"));
+        json_decref(root);
+    }
+    cr_assert_str_eq(content, "See. ");
+    cr_assert_str_eq(thinking, "Hm.");
+    cr_assert_eq(n_calls, 1);
+    cr_assert_eq(n_done, 1);
+    reply_free(&r);
+    stop();
+}
+
+Test(ollama, ollamas_generate_and_the_models_facts)
+{
+    static const char *const paths[] = {"/api/tags", "/api/ps", "/api/version"};
+    start_template(HERMES, "auto");
+    script(" Yes.<|endoftext|>");
+    struct reply r = post("/api/generate", "{\"prompt\":\"a\",\"system\":\"s\",\"stream\":false}");
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "response"), " Yes.", "%s", r.body);
+    json_decref(root);
+    reply_free(&r);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        r = get(paths[i]);
+        cr_assert_eq(r.status, 200);
+        json_decref(reply_json(&r));
+        reply_free(&r);
+    }
+    r = post("/api/show", "{\"model\":\"x\"}");
+    root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "capabilities.1"), "tools");
+    json_decref(root);
+    reply_free(&r);
+    r = post("/api/chat", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"images\":[\"x\"]}]}");
+    cr_assert_eq(r.status, 400);
+    root = reply_json(&r);
+    cr_assert(strstr(json_text(root, "error"), "messages[0].images is not supported"), "%s", r.body);
+    json_decref(root);
+    reply_free(&r);
+    stop();
+}
+
+Test(ollama, ollamas_raw_prompt_is_taken_as_it_is)
+{
+    start_template(HERMES, "auto");
+    script(" Yes.<tool_call><|endoftext|>");
+    struct reply r =
+        post("/api/generate", "{\"prompt\":\"a b\",\"raw\":true,\"system\":\"s\",\"stream\":false}");
+    json_t *root = reply_json(&r);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    cr_assert_str_eq(json_text(root, "response"), " Yes.<tool_call>");
+    expect_prompt("a b");
+    json_decref(root);
+    reply_free(&r);
+    r = post("/api/generate", "{\"prompt\":\"a\",\"suffix\":\"b\"}");
+    cr_assert_eq(r.status, 501);
+    cr_assert(strstr(r.body, "suffix needs a model with fill-in-the-middle tokens"), "%s", r.body);
+    reply_free(&r);
+    r = post("/api/chat", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"format\":\"yaml\"}");
+    cr_assert_eq(r.status, 400);
+    cr_assert(strstr(r.body, "format must be"), "%s", r.body);
+    reply_free(&r);
+    stop();
+}

@@ -1,0 +1,73 @@
+/* What the dialects of chats refuse, each by the name that its client knows. */
+#include "support/chat_driver.h"
+
+Test(refusals, a_member_that_is_missing_is_said_to_be_nothing)
+{
+    static const struct {
+        const char *path, *body, *words;
+    } cases[] = {
+        {"/v1/messages", "{}", "messages must be an array of at least one message (got nothing)"},
+        {"/v1/messages/count_tokens", "{}",
+         "messages must be an array of at least one message (got nothing)"},
+        {"/v1/messages", "{\"messages\":[{\"role\":\"user\"}]}",
+         "messages[0].content must be a string or an array of blocks (got nothing)"},
+        {"/v1/responses", "{}", "input must be a string or an array of at least one item (got nothing)"},
+        {"/v1/embeddings", "{\"input\":[\"\"]}", "input gives an empty prompt"},
+    };
+    start_template(HERMES, "auto");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct reply r = post(cases[i].path, cases[i].body);
+        cr_assert_eq(r.status, 400, "%s", r.body);
+        cr_assert(strstr(r.body, cases[i].words), "%s", r.body);
+        reply_free(&r);
+    }
+    stop();
+}
+
+/* In dialects whose unknown members pass, those that are known and of another type do not. */
+Test(refusals, a_member_of_another_type_is_refused_by_name)
+{
+    static const struct {
+        const char *path, *member, *words;
+    } cases[] = {
+        {"/v1/messages", "\"system\":5", "system must be a string or an array (got 5)"},
+        {"/v1/messages", "\"tools\":{}", "tools must be an array (got an object)"},
+        {"/v1/messages", "\"tool_choice\":\"any\"", "tool_choice must be an object (got a string)"},
+        {"/v1/messages", "\"thinking\":true", "thinking must be an object (got true)"},
+        {"/v1/messages/count_tokens", "\"system\":false", "system must be a string or an array (got false)"},
+        {"/v1/responses", "\"tool_choice\":1", "tool_choice must be a string or an object (got 1)"},
+        {"/v1/responses", "\"model\":[]", "model must be a string (got an array)"},
+        {"/v1/responses", "\"input\":[{\"role\":\"user\",\"content\":5}]",
+         "input[0].content must be a string or an array (got 5)"},
+        {"/v1/chat/completions", "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":5}",
+         "response_format.json_schema must be an object (got 5)"},
+        {"/v1/chat/completions", "\"tools\":[{\"function\":{\"name\":\"f\",\"parameters\":[]}}]",
+         "tools[0].function.parameters must be an object (got an array)"},
+        {"/api/chat", "\"options\":[]", "options must be an object (got an array)"},
+        {"/api/chat", "\"stream\":\"no\"", "stream must be true or false (got a string)"},
+        {"/api/chat", "\"think\":1.5", "think must be a string or true or false (got 1.5)"},
+        {"/api/chat", "\"messages\":[{\"role\":\"user\",\"content\":[]}]",
+         "messages[0].content must be a string (got an array)"},
+        {"/api/generate", "\"prompt\":5", "prompt must be a string (got 5)"},
+        {"/generate_stream", "\"inputs\":\"a\",\"parameters\":[]",
+         "parameters must be an object (got an array)"},
+        {"/completion", "\"prompt\":\"a\",\"logit_bias\":\"x\"",
+         "logit_bias must be an object or an array (got a string)"},
+    };
+    static const char rest[] = "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]";
+    start_template(HERMES, "auto");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[512];
+        bool chats = strstr(cases[i].path, "chat") || strstr(cases[i].path, "messages");
+        const char *more = chats && !strstr(cases[i].member, "messages") ? rest
+                           : !strcmp(cases[i].path, "/v1/responses") && !strstr(cases[i].member, "input")
+                               ? "\"input\":\"a\""
+                               : NULL;
+        snprintf(body, sizeof body, "{%s%s%s}", cases[i].member, more ? "," : "", more ? more : "");
+        struct reply r = post(cases[i].path, body);
+        cr_expect_eq(r.status, 400, "%s %s: %s", cases[i].path, body, r.body);
+        cr_expect(strstr(r.body, cases[i].words), "%s %s: %s", cases[i].path, body, r.body);
+        reply_free(&r);
+    }
+    stop();
+}
