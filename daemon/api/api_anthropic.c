@@ -413,7 +413,7 @@ void api_anthropic_put_error(struct buf *out, const struct api_error *e)
 
 #define COMMON                                                                                               \
     .id_prefix = "msg_", .fields = chat_fields, .defaults = chat_defaults, .translate = translate,           \
-    .names = names, .prepare = chat_dialect_prepare, .event = event, .clamps = true
+    .names = names, .prepare = chat_dialect_prepare, .event = event, .mends = true, .clamps = true
 
 const struct dialect dialect_messages = {COMMON,         .reply = reply, .begin = begin,
                                          .delta = delta, .end = end,     .last = last};

@@ -386,5 +386,6 @@ const struct dialect dialect_chat = {
     .end = chat_end,
     .last = chat_last,
     .event = chat_event,
+    .mends = true,
     .clamps = true,
 };

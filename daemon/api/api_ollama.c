@@ -370,8 +370,8 @@ void api_ollama_put_error(struct buf *out, const struct api_error *e)
 
 #define COMMON                                                                                               \
     .id_prefix = "ollama-", .fields = chat_fields, .own_fields = own_fields, .defaults = chat_defaults,      \
-    .prepare = prepare, .event = event, .whole_calls = true, .clamps = true, .reply = reply, .delta = delta, \
-    .end = end, .last = last
+    .prepare = prepare, .event = event, .whole_calls = true, .mends = true, .clamps = true, .reply = reply,  \
+    .delta = delta, .end = end, .last = last
 
 const struct dialect dialect_ollama_chat = {COMMON, .translate = translate_chat, .names = names};
 const struct dialect dialect_ollama_generate = {COMMON, .translate = translate_generate, .names = names};

@@ -762,3 +762,4 @@ const struct dialect dialect_responses = {
     .whole_events = true,
     .clamps = true,
 };
+    .mends = true,

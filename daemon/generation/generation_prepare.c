@@ -376,6 +376,8 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
     struct json_list prompt = {.name = several ? several : "prompt", .max = most};
     struct json_limits limits = {
         .max_values = most + 4096, .max_depth = JSON_MAX_DEPTH_IN_BODY, .list = &prompt};
+    if (g->dialect->mends)
+        json_mend_escapes(r->body, r->body_len);
     g->body = json_read(r->body, r->body_len, &limits, err);
     if (!g->body)
         return prompt.over ? generation_too_long(g, err) : -1;

@@ -155,6 +155,29 @@ int json_scan(const char *s, size_t n, const struct json_limits *limits, struct 
     return 0;
 }
 
+/* The length of an escape at the backslash, whose digits become those of U+FFFD if it is none of a character.
+ */
+static size_t mend_escape(char *s, size_t n)
+{
+    if (n < 2 || s[1] != 'u')
+        return 2;
+    int unit = hex4(s + 2, n - 2);
+    bool high = unit >= 0xd800 && unit <= 0xdbff, low = unit >= 0xdc00 && unit <= 0xdfff;
+    int next = high && n >= 12 && s[6] == '\\' && s[7] == 'u' ? hex4(s + 8, n - 8) : -1;
+    if (next >= 0xdc00 && next <= 0xdfff)
+        return 12;
+    if (!unit || high || low)
+        memcpy(s + 2, "fffd", 4);
+    return unit < 0 ? 2 : 6;
+}
+
+void json_mend_escapes(char *s, size_t n)
+{
+    char *end = s + n;
+    while (s < end && (s = memchr(s, '\\', (size_t)(end - s))))
+        s += mend_escape(s, (size_t)(end - s));
+}
+
 /* jansson says "invalid token" where it had no memory for one, or leaves out what it had no memory for. */
 static _Thread_local unsigned n_failures;
 

@@ -28,6 +28,12 @@ struct json_limits {
  * limits are for; whether the text is JSON at all is the parser's question. */
 int json_scan(const char *s, size_t n, const struct json_limits *limits, struct api_error *err);
 
+/* Where a string has an escaped NUL or half of a surrogate pair, writes U+FFFD in its place. Strings that
+ * hold the output of programs, or were cut by programs that count in UTF-16, have them. The text keeps its
+ * length.
+ */
+void json_mend_escapes(char *s, size_t n);
+
 /* As json_loadb(), but an integer beyond 64 bits becomes the nearest real; a place in *where behind one on
  * the same line is two columns on for each. */
 json_t *json_load_wide(const char *s, size_t n, size_t flags, json_error_t *where);

@@ -128,6 +128,29 @@ Test(json, a_nul_byte_is_refused)
     refused("{\0}", 3, &roomy);
 }
 
+Test(json, escapes_that_are_no_character_are_mended_in_place)
+{
+    static const char *const cases[][2] = {
+        {"a\\u0000b", "a\\ufffdb"},
+        {"\\ud83d", "\\ufffd"},
+        {"\\uDE00\\ud83d!", "\\ufffd\\ufffd!"},
+        {"\\ud83d\\ude00", "\\ud83d\\ude00"},
+        {"\\ud83d\\ud83d\\ude00", "\\ufffd\\ud83d\\ude00"},
+        {"\\\\u0000 \\\\\\u0000", "\\\\u0000 \\\\\\ufffd"},
+        {"\\u00", "\\u00"},
+        {"\\uxxxx\\n\\", "\\uxxxx\\n\\"},
+        {"\\u0001", "\\u0001"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t n = strlen(cases[i][0]);
+        char *text = malloc(n); /* no byte behind it may be read */
+        memcpy(text, cases[i][0], n);
+        json_mend_escapes(text, n);
+        cr_assert_eq(memcmp(text, cases[i][1], n), 0, "%s: %.*s", cases[i][0], (int)n, text);
+        free(text);
+    }
+}
+
 Test(json, a_surrogate_pair_is_one_character)
 {
     struct api_error err = {0};

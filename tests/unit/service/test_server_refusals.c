@@ -71,3 +71,31 @@ Test(refusals, a_member_of_another_type_is_refused_by_name)
     }
     stop();
 }
+
+/* The output of a program, and a text that was cut in UTF-16, hold what is no character. */
+Test(refusals, an_escape_that_is_no_character_does_not_end_a_talk)
+{
+#define USER(content) "{\"messages\":[{\"role\":\"user\",\"content\":" content "}]}"
+#define HALF "a\\u0000b\\ud83d"
+    static const char *const cases[][2] = {
+        {"/v1/chat/completions", USER("\"" HALF "\"")},
+        {"/v1/responses", "{\"input\":\"" HALF "\"}"},
+        {"/v1/messages", USER("\"" HALF "\"")},
+        {"/v1/messages/count_tokens", USER("\"" HALF "\"")},
+        {"/api/chat", USER("\"" HALF "\"")},
+        {"/api/generate", "{\"prompt\":\"" HALF "\"}"},
+    };
+    start_template(HERMES, "auto");
+    script("x<|endoftext|>");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct reply r = post(cases[i][0], cases[i][1]);
+        cr_expect_eq(r.status, 200, "%s: %s", cases[i][0], r.body);
+        expect_prompt("a\xef\xbf\xbd"
+                      "b\xef\xbf\xbd:");
+        reply_free(&r);
+    }
+    struct reply r = post("/v1/completions", "{\"prompt\":\"" HALF "\"}");
+    cr_expect_eq(r.status, 400, "%s", r.body);
+    reply_free(&r);
+    stop();
+}
