@@ -1,13 +1,13 @@
 /* api_ollama.c - Ollama's dialect: POST /api/chat and /api/generate in lines of JSON, and what its clients
- * ask about the model: tags, ps, show, version. Every name is the loaded model's. Options without effect
- * here, and members that are not known, pass. Durations are nanoseconds. */
+ * ask about the model: tags, ps, show, version. The loaded model writes texts under every name. Options
+ * without effect here, and members that are not known, pass. Durations are nanoseconds. */
 #include "admin.h"
 #include "api.h"
 #include "api_chat.h"
 #include "api_openai_private.h"
 #include "base/api_error.h"
 #include "gguf/gguf.h"
-#include "json/json_member.h"
+#include "json/json.h"
 #include "model/model.h"
 #include "model_list.h"
 
@@ -474,37 +474,32 @@ void api_ollama_version(struct request *r)
     request_reply(r, 200);
 }
 
-/* The model that the body names, if it is loaded; else NULL, and a reply is written: of a file alone little
- * is known. */
-static const struct server_model *named_model(struct request *r)
+/* The name in the body, within it: `model`, or `name` as older clients call it. NULL with r->error. */
+static const char *named(struct request *r, const json_t *body)
 {
-    const struct generator *g = r->server->generator;
-    char name[256] = "";
-    struct model_view v = {0};
-    json_member_text(r->body, r->body_len, "model", name, sizeof name);
-    int number = g->source->find(g->source_context, name, &r->error);
-    if (number < 0) {
-        request_fail(r, &r->error);
+    static const struct field_shape shapes[] = {{"model", SHAPE_STRING}, {"name", SHAPE_STRING}, {0}};
+    const char *model = chat_json_word(body, "model"), *name = chat_json_word(body, "name");
+    const char *given = model && *model ? model : name;
+    if (!body || fields_have_shapes(body, shapes, &r->error) < 0)
         return NULL;
-    }
-    g->source->view(g->source_context, number, &v);
-    if (v.model)
-        return v.model;
+    if (!given || !*given)
+        api_invalid(&r->error, "model", "model is missing");
+    return r->error.status ? NULL : given;
+}
+
+/* Of a file alone little is known. */
+static void show_file(struct request *r, const struct model_view *v)
+{
     buf_puts(&r->out, "{\"license\":\"\",\"modelfile\":\"\",\"parameters\":\"\",\"template\":\"\",");
     put_details(&r->out, &(struct model_config){0});
     buf_puts(&r->out, ",\"model_info\":{},\"capabilities\":[\"completion\"],\"modified_at\":");
-    put_time(&r->out, (time_t)v.modified, 0);
+    put_time(&r->out, (time_t)v->modified, 0);
     buf_puts(&r->out, "}\n");
-    request_reply(r, 200);
-    return NULL;
 }
 
-void api_ollama_show(struct request *r)
+static void show_model(struct request *r, const struct server_model *model)
 {
-    const struct server_model *model = r->server->generator->model;
     struct buf *out = &r->out;
-    if (r->server->generator->source && !(model = named_model(r)))
-        return;
     const struct model_config *m = model_config(model->model);
     bool tools =
         model->chat && chat_template_reads(model->chat, "tools") && toolcall_format_calls(model->format);
@@ -518,5 +513,30 @@ void api_ollama_show(struct request *r)
                toolcall_format_reasons(model->format) ? ",\"thinking\"" : "");
     put_time(out, (time_t)r->server->api->created, 0);
     buf_puts(out, "}\n");
-    request_reply(r, 200);
+}
+
+/* Where there is one model, it is meant by every name, as in chats. */
+static bool find_shown(struct request *r, const char *name, struct model_view *out)
+{
+    int first = 0;
+    const struct generator *g = r->server->generator;
+    return g->source ? model_list_find(r, name, out) : generator_next_model(g, &first, out);
+}
+
+void api_ollama_show(struct request *r)
+{
+    const struct json_limits limits = {.max_values = 4096, .max_depth = JSON_MAX_DEPTH_IN_BODY};
+    struct model_view v = {0};
+    json_t *body = json_read(r->body, r->body_len, &limits, &r->error);
+    const char *name = named(r, body);
+    if (!name || !find_shown(r, name, &v)) {
+        request_fail(r, &r->error);
+    } else {
+        if (v.model)
+            show_model(r, v.model);
+        else
+            show_file(r, &v);
+        request_reply(r, 200);
+    }
+    json_decref(body);
 }

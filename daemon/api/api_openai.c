@@ -445,26 +445,14 @@ void api_models(struct request *r)
     model_list_reply(r, parts);
 }
 
-static void fail_unknown(struct request *r, const char *id)
-{
-    const struct generator *g = r->server->generator;
-    if (!g->source || g->source->find(g->source_context, id, &r->error) >= 0)
-        api_fail(&r->error, 404, "not_found", "model", "no model %.100s (the loaded one is %.100s)", id,
-                 g->model ? g->model->name : "none");
-    request_fail(r, &r->error);
-}
-
 void api_model(struct request *r)
 {
-    const char *id = route_id(r->route, r->path);
     struct model_view v;
-    generator_read_names(r->server->generator);
-    for (int i = 0; generator_next_model(r->server->generator, &i, &v);)
-        if (!strcmp(id, v.name)) {
-            put_model(r, &v);
-            buf_puts(&r->out, "\n");
-            request_reply(r, 200);
-            return;
-        }
-    fail_unknown(r, id);
+    if (!model_list_find(r, route_id(r->route, r->path), &v)) {
+        request_fail(r, &r->error);
+        return;
+    }
+    put_model(r, &v);
+    buf_puts(&r->out, "\n");
+    request_reply(r, 200);
 }

@@ -1,5 +1,8 @@
 #include "model_list.h"
+#include "base/api_error.h"
 #include "http/http.h"
+
+#include <string.h>
 
 static void end_part(struct request *r, struct model_list *l)
 {
@@ -45,4 +48,25 @@ void model_list_reply(struct request *r, const struct model_list_part *parts)
     r->more = write_window;
     write_window(r);
     request_reply(r, 200);
+}
+
+static bool is_named(const char *model, const char *name)
+{
+    size_t n = strlen(model);
+    return !strncmp(name, model, n) && (!name[n] || !strcmp(name + n, ":latest"));
+}
+
+bool model_list_find(struct request *r, const char *name, struct model_view *out)
+{
+    const struct generator *g = r->server->generator;
+    int i = 0;
+    if (g->source) {
+        int number = g->source->find(g->source_context, name, &r->error);
+        return number >= 0 && g->source->view(g->source_context, number, out);
+    }
+    if (generator_next_model(g, &i, out) && is_named(out->name, name))
+        return true;
+    api_fail(&r->error, 404, "not_found", "model", "no model %.100s (the loaded one is %.100s)", name,
+             out->name ? out->name : "none");
+    return false;
 }

@@ -24,5 +24,8 @@ struct model_list {
     const char *first, *last;           /* names, for put() and end() to keep */
 };
 
+/* The model that `name` means, with the tag ":latest" or without it. False: r->error is a 404 that says what
+ * there is. */
+bool model_list_find(struct request *r, const char *name, struct model_view *out);
 /* Replies with what `out` holds and then with the parts, which stay as they are. */
 void model_list_reply(struct request *r, const struct model_list_part *parts);

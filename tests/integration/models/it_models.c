@@ -226,6 +226,8 @@ Test(models, a_name_that_is_none_is_a_404_of_its_dialect_and_names_what_there_is
     expect_reply("/v1/messages", CHAT("zz"), 404,
                  "{\"type\":\"error\",\"error\":{\"type\":\"not_found_error\"");
     expect_reply("/api/chat", CHAT("zz"), 404, "{\"error\":\"no model zz");
+    expect_reply("/api/show", "{\"name\":\"zz\"}", 404, "{\"error\":\"no model zz");
+    expect_reply("/api/show", "{\"name\":\"b:latest\"}", 200, "\"capabilities\":[\"completion\"");
     expect_reply("/generate", STORY("zz", ""), 404, "\"param\":\"model\"");
     admin_finish();
 }

@@ -77,11 +77,6 @@ Test(ollama, ollamas_generate_and_the_models_facts)
         json_decref(reply_json(&r));
         reply_free(&r);
     }
-    r = post("/api/show", "{\"model\":\"x\"}");
-    root = reply_json(&r);
-    cr_assert_str_eq(json_text(root, "capabilities.1"), "tools");
-    json_decref(root);
-    reply_free(&r);
     r = post("/api/chat", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"images\":[\"x\"]}]}");
     cr_assert_eq(r.status, 400);
     root = reply_json(&r);
@@ -111,5 +106,41 @@ Test(ollama, ollamas_raw_prompt_is_taken_as_it_is)
     cr_assert_eq(r.status, 400);
     cr_assert(strstr(r.body, "format must be"), "%s", r.body);
     reply_free(&r);
+    stop();
+}
+
+/* Where there is one model, every name is its own. */
+Test(ollama, what_is_shown_is_asked_for_by_a_name)
+{
+    static const struct {
+        const char *body, *words;
+    } cases[] = {
+        {"{}", "model is missing"},
+        {"{\"model\":\"\",\"verbose\":true}", "model is missing"},
+        {"{\"model\":5}", "model must be a string (got 5)"},
+        {"{\"model\":", "near end of file"},
+        {"", "the body is empty"},
+    };
+    static const char *const forms[] = {"{\"model\":\"%s\"}", "{\"name\":\"%s\"}",
+                                        "{\"model\":\"%s:latest\",\"verbose\":true,\"options\":{}}",
+                                        "{\"model\":\"another\"}"};
+    start_template(HERMES, "auto");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct reply r = post("/api/show", cases[i].body);
+        json_t *root = reply_json(&r);
+        cr_expect_eq(r.status, 400, "%s: %s", cases[i].body, r.body);
+        cr_expect(strstr(json_text(root, "error"), cases[i].words), "%s: %s", cases[i].body, r.body);
+        json_decref(root);
+        reply_free(&r);
+    }
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        char body[256];
+        snprintf(body, sizeof body, forms[i], model_config(f.model)->name);
+        struct reply r = post("/api/show", body);
+        json_t *root = reply_json(&r);
+        cr_expect_str_eq(json_text(root, "capabilities.1"), "tools", "%s: %s", body, r.body);
+        json_decref(root);
+        reply_free(&r);
+    }
     stop();
 }
