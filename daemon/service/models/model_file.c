@@ -42,6 +42,31 @@ static bool pick_gguf(const char *dir, const char *word, char out[PATH_MAX])
     return found;
 }
 
+static int keep_gguf(const struct dirent *entry)
+{
+    return is_gguf(entry->d_name);
+}
+
+/* The names of the *.gguf of `dir`, as many as have room, and the number of the others. */
+static void list_gguf(const char *dir, char *out, size_t room)
+{
+    struct dirent **entries = NULL;
+    int n = scandir(dir, &entries, keep_gguf, alphasort);
+    size_t len = 0;
+    out[0] = '\0';
+    for (int i = 0; i < n; i++) {
+        const char *name = entries[i]->d_name;
+        if (len + strlen(name) + sizeof " and 2147483647 more" > room) {
+            snprintf(out + len, room - len, " and %d more", n - i);
+            break;
+        }
+        len += (size_t)snprintf(out + len, room - len, "%s%s", i ? ", " : "", name);
+    }
+    for (int i = 0; i < n; i++)
+        free(entries[i]);
+    free(entries);
+}
+
 /* share/hearth/models next to the bin directory this process was started from. */
 static bool beside_binary(char out[PATH_MAX])
 {
@@ -118,11 +143,10 @@ int model_file_find(char out[PATH_MAX], const char *model, struct error *err)
     if (stat(out, &st) < 0)
         return errno == ENOENT || errno == ENOTDIR ? missing(out, err) : unreadable(out, errno, err);
     if (S_ISDIR(st.st_mode)) {
-        char inside[PATH_MAX];
-        bool found = pick_gguf(out, NULL, inside);
-        return error_set(err, -EISDIR, "model %s is a directory%s%s%s", out, found ? "; it contains " : "",
-                         found ? strrchr(inside, '/') + 1 : "",
-                         found ? " (models = DIR serves all that a directory has)" : "");
+        char names[200];
+        list_gguf(out, names, sizeof names);
+        return error_set(err, -EISDIR, "model %s is a directory%s%s%s", out, names[0] ? "; it contains " : "",
+                         names, names[0] ? " (models = DIR serves all that a directory has)" : "");
     }
     if (access(out, R_OK) < 0)
         return unreadable(out, errno, err);

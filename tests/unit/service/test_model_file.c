@@ -86,14 +86,23 @@ Test(model_file, a_path_below_a_file_is_missing_too)
     cr_assert_eq(model_file_find(out, in("a.gguf/b.gguf"), NULL), -ENOENT);
 }
 
-Test(model_file, a_directory_names_the_model_in_it)
+Test(model_file, a_directory_names_the_models_in_it)
 {
-    char out[PATH_MAX];
+    char out[PATH_MAX], name[64];
     struct error err = {0};
     touch("b.gguf");
     touch("a.gguf");
+    touch("notes.txt");
     cr_assert_eq(model_file_find(out, directory, &err), -EISDIR);
-    cr_assert(strstr(err.text, "it contains a.gguf"), "%s", err.text);
+    cr_assert(strstr(err.text, "it contains a.gguf, b.gguf (models = DIR"), "%s", err.text);
+    for (int i = 10; i < 40; i++) {
+        snprintf(name, sizeof name, "c-of-a-longer-name-%d.gguf", i);
+        touch(name);
+    }
+    err = (struct error){0};
+    cr_assert_eq(model_file_find(out, directory, &err), -EISDIR);
+    cr_assert(strstr(err.text, "a.gguf, b.gguf, c-of-a-longer-name-10.gguf, "), "%s", err.text);
+    cr_assert(strstr(err.text, ".gguf and 25 more (models = DIR"), "%s", err.text);
 }
 
 Test(model_file, a_name_without_slash_is_looked_up_here)
