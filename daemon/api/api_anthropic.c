@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#define MAX_PATH 128 /* of a member of the body, for errors */
+
 /* --- the body --- */
 
 /* Claude Code's billing header: a nonce in it would spoil every prefix hit. */
@@ -21,20 +23,30 @@ static bool is_type(const json_t *block, const char *type)
     return given && !strcmp(given, type);
 }
 
-/* Sets a message's content to the text of a string or of blocks, behind what is gathered. Images and
- * documents are refused by name. */
+/* Gathers a block's text. Images and documents are refused by name; a block of another type has no text that
+ * the model could read. */
+static void gather_block(struct chat_json *c, const json_t *block, const char *path)
+{
+    const char *type = chat_json_need(c, block, path, "type"), *text;
+    if (!type)
+        return;
+    if (!strcmp(type, "image") || !strcmp(type, "document"))
+        api_invalid(c->err, path, "%s.type must be \"text\": the model reads text only (got \"%s\")", path,
+                    type);
+    else if (!strcmp(type, "text") && (text = chat_json_need(c, block, path, "text")) && !is_label(text))
+        chat_json_gather(c, text);
+}
+
+/* Sets a message's content to the text of a string or of blocks, behind what is gathered. */
 static void read_text(struct chat_json *c, json_t *message, const json_t *content, const char *path)
 {
+    char place[MAX_PATH];
+    field_has_shape(content, path, SHAPE_STRING | SHAPE_ARRAY, c->err);
     if (json_is_string(content) && !is_label(json_string_value(content)))
         chat_json_gather(c, json_string_value(content));
     for (size_t i = 0; i < json_array_size(content); i++) {
-        const json_t *block = json_array_get(content, i);
-        const char *text = chat_json_word(block, "text");
-        if (is_type(block, "image") || is_type(block, "document"))
-            api_invalid(c->err, path, "%s[%zu].type must be \"text\": the model reads text only (got \"%s\")",
-                        path, i, chat_json_word(block, "type"));
-        else if (is_type(block, "text") && text && !is_label(text))
-            chat_json_gather(c, text);
+        (void)snprintf(place, sizeof place, "%s[%zu]", path, i);
+        gather_block(c, json_array_get(content, i), place);
     }
     chat_json_text(c, message, "content");
 }
@@ -63,7 +75,7 @@ static void read_user(struct chat_json *c, const json_t *content, const char *pa
             chat_json_put(c, message, "tool_call_id", json_incref(id));
         if (json_is_true(json_object_get(block, "is_error")))
             chat_json_gather(c, "Error:");
-        char inner[128];
+        char inner[MAX_PATH];
         (void)snprintf(inner, sizeof inner, "%s[%zu].content", path, i);
         read_text(c, message, json_object_get(block, "content"), inner);
     }
@@ -77,13 +89,15 @@ static void read_user(struct chat_json *c, const json_t *content, const char *pa
 static void read_assistant(struct chat_json *c, const json_t *content, const char *path)
 {
     json_t *message = chat_json_message(c, "assistant");
+    char place[MAX_PATH];
     read_text(c, message, content, path);
     for (size_t i = 0; i < json_array_size(content); i++) {
         const json_t *block = json_array_get(content, i);
-        const char *thinking = chat_json_word(block, "thinking"), *name = chat_json_word(block, "name");
+        const char *thinking = chat_json_word(block, "thinking"), *name;
+        (void)snprintf(place, sizeof place, "%s[%zu]", path, i);
         if (is_type(block, "thinking") && thinking)
             chat_json_gather(c, thinking);
-        if (is_type(block, "tool_use") && name)
+        if (is_type(block, "tool_use") && (name = chat_json_need(c, block, place, "name")))
             chat_json_call(c, message, chat_json_word(block, "id"), name, json_object_get(block, "input"));
     }
     chat_json_text(c, message, "reasoning_content");
@@ -112,22 +126,39 @@ static void read_message(struct chat_json *c, size_t i, const json_t *given)
 }
 
 /* Tools that only Anthropic's servers run have a type and no schema. */
+static void read_tool(struct chat_json *c, const json_t *tool, const char *path)
+{
+    const json_t *schema = json_object_get(tool, "input_schema"), *type = json_object_get(tool, "type");
+    const char *name;
+    char place[MAX_PATH];
+    if (!schema && json_is_string(type) && !is_type(tool, "custom"))
+        return;
+    (void)snprintf(place, sizeof place, "%s.input_schema", path);
+    if (!(name = chat_json_need(c, tool, path, "name")))
+        return;
+    if (!json_is_object(schema))
+        api_invalid(c->err, place, "%s must be an object (got %s)", place, field_got(schema));
+    else
+        chat_json_tool(c, name, json_object_get(tool, "description"), schema,
+                       json_object_get(tool, "strict"));
+}
+
 static void read_tools_of(struct chat_json *c, const json_t *tools)
 {
-    for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *tool = json_array_get(tools, i), *schema = json_object_get(tool, "input_schema");
-        const char *name = chat_json_word(tool, "name");
-        if (name && schema)
-            chat_json_tool(c, name, json_object_get(tool, "description"), schema,
-                           json_object_get(tool, "strict"));
+    char path[32];
+    for (size_t i = 0; i < json_array_size(tools) && !c->err->status; i++) {
+        (void)snprintf(path, sizeof path, "tools[%zu]", i);
+        read_tool(c, json_array_get(tools, i), path);
     }
 }
 
 static void read_choice(struct chat_json *c, const json_t *choice)
 {
-    const char *type = chat_json_word(choice, "type");
+    if (!choice || json_is_null(choice))
+        return;
     if (json_is_true(json_object_get(choice, "disable_parallel_tool_use")))
         chat_json_set(c, "parallel_tool_calls", json_false());
+    const char *type = chat_json_need(c, choice, "tool_choice", "type");
     if (!type)
         return;
     const char *name = chat_json_word(choice, "name");
@@ -142,10 +173,25 @@ static void read_choice(struct chat_json *c, const json_t *choice)
         chat_json_set(c, "tool_choice", json_string(type));
 }
 
+/* Of `adaptive` and `between_tools` the model decides how much it thinks. */
+static bool is_thinking(const char *type)
+{
+    static const char *const types[] = {"enabled", "disabled", "adaptive", "between_tools"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (type && !strcmp(type, types[i]))
+            return true;
+    return false;
+}
+
 static void read_thinking(struct chat_json *c, const json_t *body)
 {
     const json_t *thinking = json_object_get(body, "thinking");
+    if (thinking && !json_is_null(thinking) && !is_thinking(chat_json_word(thinking, "type")))
+        api_invalid(c->err, "thinking.type",
+                    "thinking.type must be enabled, disabled, adaptive or between_tools (got %s)",
+                    field_got_word(json_object_get(thinking, "type")));
     json_t *effort = json_object_get(json_object_get(body, "output_config"), "effort");
+    field_has_shape(effort, "output_config.effort", SHAPE_STRING, c->err);
     if (is_type(thinking, "disabled"))
         chat_json_set(c, "reasoning_effort", json_string("none"));
     else if (json_is_string(effort))
@@ -153,7 +199,7 @@ static void read_thinking(struct chat_json *c, const json_t *body)
     else if (is_type(thinking, "enabled"))
         chat_json_set(c, "reasoning_effort", json_string("high"));
     json_t *budget = json_object_get(thinking, "budget_tokens");
-    if (is_type(thinking, "enabled") && json_is_integer(budget) && json_integer_value(budget) >= 0)
+    if (is_type(thinking, "enabled") && budget && !json_is_null(budget))
         chat_json_set(c, "thinking_budget", json_incref(budget));
 }
 
@@ -170,7 +216,17 @@ static void read_format(struct chat_json *c, const json_t *body)
 {
     const json_t *format = json_object_get(json_object_get(body, "output_config"), "format");
     json_t *schema = json_object_get(format, "schema");
-    if (is_type(format, "json_schema") && schema)
+    if (!format || json_is_null(format))
+        return;
+    const char *type = chat_json_need(c, format, "output_config.format", "type");
+    if (type && strcmp(type, "json_schema"))
+        api_invalid(c->err, "output_config.format.type",
+                    "output_config.format.type must be json_schema (got %s)",
+                    field_got_word(json_object_get(format, "type")));
+    else if (!json_is_object(schema))
+        api_invalid(c->err, "output_config.format.schema",
+                    "output_config.format.schema must be an object (got %s)", field_got(schema));
+    else
         chat_json_set(c, "response_format",
                       json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema));
 }

@@ -25,7 +25,7 @@ static void read_message(struct chat_json *c, size_t i, const json_t *given)
     const char *role = chat_json_word(given, "role"), *content = chat_json_word(given, "content");
     const char *thinking = chat_json_word(given, "thinking"), *tool = chat_json_word(given, "tool_name");
     const json_t *calls = json_object_get(given, "tool_calls");
-    char path[48];
+    char path[96];
     snprintf(path, sizeof path, "messages[%zu].content", i);
     field_has_shape(json_object_get(given, "content"), path, SHAPE_STRING, c->err);
     snprintf(path, sizeof path, "messages[%zu].tool_calls", i);
@@ -43,7 +43,8 @@ static void read_message(struct chat_json *c, size_t i, const json_t *given)
         chat_json_put(c, message, "tool_call_id", json_string(chat_json_word(given, "tool_call_id")));
     for (size_t k = 0; k < json_array_size(calls); k++) {
         const json_t *call = json_array_get(calls, k), *function = json_object_get(call, "function");
-        const char *name = chat_json_word(function, "name");
+        (void)snprintf(path, sizeof path, "messages[%zu].tool_calls[%zu].function", i, k);
+        const char *name = chat_json_need(c, function, path, "name");
         if (name)
             chat_json_call(c, message, chat_json_word(call, "id"), name,
                            json_object_get(function, "arguments"));
@@ -201,6 +202,8 @@ static json_t *translate_generate(const json_t *body, struct api_error *err)
     if (chat_json_open(&c, err) < 0)
         return NULL;
     read_common(&c, body);
+    if (json_array_size(json_object_get(body, "images")))
+        api_invalid(err, "images", "images is not supported: the model reads text only");
     json_t *suffix = json_object_get(body, "suffix");
     bool fills = json_string_length(suffix) > 0;
     if ((fills || json_is_true(json_object_get(body, "raw"))) && prompt && *prompt) {

@@ -30,20 +30,36 @@ static bool is(const json_t *item, const char *member, const char *word)
     return given && !strcmp(given, word);
 }
 
+/* A part of a type that is not known has no text that the model could read. */
+static void gather_part(struct chat_json *c, const json_t *part, const char *path)
+{
+    static const char *const texts[] = {"input_text", "output_text", "text", "summary_text",
+                                        "reasoning_text"};
+    const char *type = chat_json_need(c, part, path, "type"), *text = chat_json_word(part, "text");
+    if (!type)
+        return;
+    if (!strcmp(type, "input_image") || !strcmp(type, "input_file"))
+        api_invalid(c->err, path, "%s.type must be a type of text: the model reads text only (got \"%s\")",
+                    path, type);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts && !text; i++)
+        if (!strcmp(type, texts[i]))
+            chat_json_need(c, part, path, "text");
+    if (!text)
+        text = chat_json_word(part, "refusal");
+    if (text)
+        chat_json_gather(c, text);
+}
+
 /* Gathers a text or the texts of parts. */
 static void gather(struct chat_json *c, const json_t *content, const char *path)
 {
+    char place[96];
+    field_has_shape(content, path, SHAPE_STRING | SHAPE_ARRAY, c->err);
     if (json_is_string(content))
         chat_json_gather(c, json_string_value(content));
-    for (size_t i = 0; i < json_array_size(content); i++) {
-        const json_t *part = json_array_get(content, i);
-        const char *text = chat_json_word(part, "text"), *refusal = chat_json_word(part, "refusal");
-        if (is(part, "type", "input_image") || is(part, "type", "input_file"))
-            api_invalid(c->err, path,
-                        "%s[%zu].type must be a type of text: the model reads text only (got \"%s\")", path,
-                        i, chat_json_word(part, "type"));
-        else if (text || refusal)
-            chat_json_gather(c, text ? text : refusal);
+    for (size_t i = 0; i < json_array_size(content) && !c->err->status; i++) {
+        (void)snprintf(place, sizeof place, "%s[%zu]", path, i);
+        gather_part(c, json_array_get(content, i), place);
     }
 }
 
@@ -72,7 +88,8 @@ static void read_message(struct reader *r, const json_t *item, const char *path)
     if (!answers)
         r->answer = NULL;
     snprintf(place, sizeof place, "%s.content", path);
-    field_has_shape(json_object_get(item, "content"), place, SHAPE_STRING | SHAPE_ARRAY, r->c.err);
+    if (!answers && !json_object_get(item, "content"))
+        api_invalid(r->c.err, place, "%s must be a string or an array (got nothing)", place);
     gather(&r->c, json_object_get(item, "content"), place);
     r->c.gathered = true;
     chat_json_text(&r->c, message, "content");
@@ -88,8 +105,7 @@ static void read_reasoning(struct reader *r, const json_t *item, const char *pat
         chat_json_text(&r->c, answer_message(r), "reasoning_content");
 }
 
-/* "ns__name", as the tool is shown to the model; in `room`. */
-/* room[MAX_NAME]. NULL with an error: it is too long. */
+/* "ns__name", as the tool is shown to the model; in room[MAX_NAME]. NULL with an error: it is too long. */
 static const char *joined_name(struct reader *r, const char *namespace, const char *name, char *room)
 {
     if (!namespace || !*namespace)
@@ -102,9 +118,9 @@ static const char *joined_name(struct reader *r, const char *namespace, const ch
     return NULL;
 }
 
-static void read_call(struct reader *r, const json_t *item)
+static void read_call(struct reader *r, const json_t *item, const char *path)
 {
-    const char *name = chat_json_word(item, "name");
+    const char *name = chat_json_need(&r->c, item, path, "name");
     const json_t *arguments = json_object_get(item, "arguments");
     char room[MAX_NAME];
     if (!name || !(name = joined_name(r, chat_json_word(item, "namespace"), name, room)))
@@ -138,7 +154,7 @@ static void read_item(struct reader *r, size_t i, const json_t *item)
     else if (is(item, "type", "reasoning"))
         read_reasoning(r, item, path);
     else if (is(item, "type", "function_call") || is(item, "type", "custom_tool_call"))
-        read_call(r, item);
+        read_call(r, item, path);
     else if (is(item, "type", "function_call_output") || is(item, "type", "custom_tool_call_output"))
         read_output(r, item, path);
     else if (is(item, "type", "item_reference"))
@@ -160,11 +176,13 @@ static void read_input(struct reader *r, const json_t *input)
 
 /* --- the body: tools and settings --- */
 
-static void read_tool(struct reader *r, const json_t *tool, const char *namespace)
+/* Tools of other types than functions are skipped. */
+static void read_tool(struct reader *r, const json_t *tool, const char *path, const char *namespace)
 {
-    const char *name = chat_json_word(tool, "name");
     char room[MAX_NAME];
-    if (!name || !is(tool, "type", "function") || !(name = joined_name(r, namespace, name, room)))
+    const char *name, *type = chat_json_need(&r->c, tool, path, "type");
+    if (!type || strcmp(type, "function") || !(name = chat_json_need(&r->c, tool, path, "name")) ||
+        !(name = joined_name(r, namespace, name, room)))
         return;
     if (name == room &&
         json_array_append_new(r->namespaces, json_pack("[s, i]", name, (int)strlen(namespace))) < 0)
@@ -174,24 +192,27 @@ static void read_tool(struct reader *r, const json_t *tool, const char *namespac
 }
 
 /* The members of a namespace are shown to the model as functions; the reply takes their names apart again. */
-static void read_namespace(struct reader *r, const json_t *tool)
+static void read_namespace(struct reader *r, const json_t *tool, const char *path)
 {
     const json_t *members = json_object_get(tool, "tools");
-    json_t *name = json_object_get(tool, "name");
-    if (!json_is_string(name))
-        return;
-    for (size_t i = 0; i < json_array_size(members); i++)
-        read_tool(r, json_array_get(members, i), json_string_value(name));
+    const char *name = chat_json_need(&r->c, tool, path, "name");
+    char place[64];
+    for (size_t i = 0; i < json_array_size(members) && name && !r->c.err->status; i++) {
+        snprintf(place, sizeof place, "%s.tools[%zu]", path, i);
+        read_tool(r, json_array_get(members, i), place, name);
+    }
 }
 
 static void read_tools_of(struct reader *r, const json_t *tools)
 {
-    for (size_t i = 0; i < json_array_size(tools); i++) {
+    char path[32];
+    for (size_t i = 0; i < json_array_size(tools) && !r->c.err->status; i++) {
         const json_t *tool = json_array_get(tools, i);
+        snprintf(path, sizeof path, "tools[%zu]", i);
         if (is(tool, "type", "namespace"))
-            read_namespace(r, tool);
+            read_namespace(r, tool, path);
         else
-            read_tool(r, tool, NULL);
+            read_tool(r, tool, path, NULL);
     }
 }
 
@@ -223,8 +244,9 @@ static void read_choice(struct reader *r, json_t *choice)
     const char *name = chat_json_word(choice, "name");
     if (json_is_string(choice)) {
         chat_json_set(c, "tool_choice", json_incref(choice));
-    } else if (is(choice, "type", "function") && name) {
-        if (!(name = joined_name(r, chat_json_word(choice, "namespace"), name, room)))
+    } else if (is(choice, "type", "function")) {
+        name = chat_json_need(c, choice, "tool_choice", "name");
+        if (!name || !(name = joined_name(r, chat_json_word(choice, "namespace"), name, room)))
             return;
         chat_json_set(c, "tool_choice",
                       json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name));
@@ -760,6 +782,6 @@ const struct dialect dialect_responses = {
     .event = event,
     .whole_calls = true,
     .whole_events = true,
+    .mends = true,
     .clamps = true,
 };
-    .mends = true,

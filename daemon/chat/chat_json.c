@@ -1,10 +1,28 @@
 #include "chat_json.h"
 
+#include "json/json_fields.h"
+
+#include <stdio.h>
 #include <string.h>
 
 const char *chat_json_word(const json_t *object, const char *name)
 {
     return json_string_value(json_object_get(object, name));
+}
+
+const char *chat_json_need(struct chat_json *c, const json_t *object, const char *path, const char *name)
+{
+    const char *word = chat_json_word(object, name);
+    char place[128];
+    if (word)
+        return word;
+    (void)snprintf(place, sizeof place, "%s.%s", path, name);
+    if (!json_is_object(object))
+        api_invalid(c->err, path, "%s must be an object (got %s)", path, field_got(object));
+    else
+        api_invalid(c->err, place, "%s must be a string (got %s)", place,
+                    field_got(json_object_get(object, name)));
+    return NULL;
 }
 
 int chat_json_open(struct chat_json *c, struct api_error *err)

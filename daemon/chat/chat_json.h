@@ -20,6 +20,8 @@ struct chat_json {
 
 /* The member's text, or NULL when it is no text. */
 const char *chat_json_word(const json_t *object, const char *name);
+/* The same of a member that must be there: NULL with an error that names it, as a member of `path`. */
+const char *chat_json_need(struct chat_json *c, const json_t *object, const char *path, const char *name);
 /* Returns 0, or -1 with *err when memory has run out. */
 int chat_json_open(struct chat_json *c, struct api_error *err);
 /* The finished body, or NULL with *err; closes c. */

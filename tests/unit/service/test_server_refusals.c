@@ -72,10 +72,78 @@ Test(refusals, a_member_of_another_type_is_refused_by_name)
     stop();
 }
 
+/* Nothing that a client said of its words, tools or limits is left out in silence. */
+Test(refusals, what_cannot_be_read_is_named_with_its_place)
+{
+#define USER(content)      "{\"messages\":[{\"role\":\"user\",\"content\":" content "}]}"
+#define ANTHROPIC(members) "{" members "," ASK "}"
+    static const struct {
+        const char *path, *body, *words;
+    } cases[] = {
+        {"/v1/messages", USER("[\"a\"]"), "messages[0].content[0] must be an object (got a string)"},
+        {"/v1/messages", USER("[{\"text\":\"a\"}]"),
+         "messages[0].content[0].type must be a string (got nothing)"},
+        {"/v1/messages", USER("[{\"type\":\"text\",\"text\":5}]"),
+         "messages[0].content[0].text must be a string (got 5)"},
+        {"/v1/messages", USER("[{\"type\":\"tool_result\",\"content\":5}]"),
+         "messages[0].content[0].content must be a string or an array (got 5)"},
+        {"/v1/messages",
+         "{\"messages\":[{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"input\":{}}]}]}",
+         "messages[0].content[0].name must be a string (got nothing)"},
+        {"/v1/messages", ANTHROPIC("\"system\":[{\"type\":\"text\"}]"),
+         "system[0].text must be a string (got nothing)"},
+        {"/v1/messages", ANTHROPIC("\"tools\":[5]"), "tools[0] must be an object (got 5)"},
+        {"/v1/messages", ANTHROPIC("\"tools\":[{\"name\":\"f\"}]"),
+         "tools[0].input_schema must be an object (got nothing)"},
+        {"/v1/messages", ANTHROPIC("\"tools\":[{\"input_schema\":{}}]"),
+         "tools[0].name must be a string (got nothing)"},
+        {"/v1/messages", ANTHROPIC("\"tool_choice\":{}"), "tool_choice.type must be a string (got nothing)"},
+        {"/v1/messages", ANTHROPIC("\"thinking\":{\"type\":\"deep\"}"),
+         "thinking.type must be enabled, disabled, adaptive or between_tools (got \\\"deep\\\")"},
+        {"/v1/messages", ANTHROPIC("\"thinking\":{}"), "thinking.type must be enabled"},
+        {"/v1/messages", ANTHROPIC("\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":\"x\"}"),
+         "thinking.budget_tokens must be an integer (got a string)"},
+        {"/v1/messages", ANTHROPIC("\"output_config\":{\"effort\":5}"),
+         "output_config.effort must be a string (got 5)"},
+        {"/v1/messages", ANTHROPIC("\"output_config\":{\"format\":{\"type\":\"xml\"}}"),
+         "output_config.format.type must be json_schema (got \\\"xml\\\")"},
+        {"/v1/messages", ANTHROPIC("\"output_config\":{\"format\":{\"type\":\"json_schema\"}}"),
+         "output_config.format.schema must be an object (got nothing)"},
+        {"/v1/responses", "{\"input\":[{\"role\":\"user\"}]}",
+         "input[0].content must be a string or an array (got nothing)"},
+        {"/v1/responses", "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\"}]}]}",
+         "input[0].content[0].text must be a string (got nothing)"},
+        {"/v1/responses", "{\"input\":[{\"type\":\"function_call\",\"arguments\":\"{}\"}]}",
+         "input[0].name must be a string (got nothing)"},
+        {"/v1/responses", "{\"input\":[{\"type\":\"function_call_output\",\"output\":5}]}",
+         "input[0].output must be a string or an array (got 5)"},
+        {"/v1/responses", "{\"input\":\"a\",\"tools\":[{\"type\":\"function\"}]}",
+         "tools[0].name must be a string (got nothing)"},
+        {"/v1/responses",
+         "{\"input\":\"a\",\"tools\":[{\"type\":\"namespace\",\"name\":\"n\",\"tools\":[5]}]}",
+         "tools[0].tools[0] must be an object (got 5)"},
+        {"/v1/responses", "{\"input\":\"a\",\"tool_choice\":{\"type\":\"function\"}}",
+         "tool_choice.name must be a string (got nothing)"},
+        {"/api/chat", "{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{}}]}]}",
+         "messages[0].tool_calls[0].function.name must be a string (got nothing)"},
+        {"/api/generate", "{\"prompt\":\"a\",\"images\":[\"x\"]}", "images is not supported"},
+    };
+    start_template(HERMES, "auto");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct reply r = post(cases[i].path, cases[i].body);
+        cr_expect_eq(r.status, 400, "%s: %s", cases[i].body, r.body);
+        cr_expect(strstr(r.body, cases[i].words), "%s: %s", cases[i].body, r.body);
+        cr_expect(strcmp(cases[i].path, "/v1/messages") ||
+                      strstr(r.body, "{\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\""),
+                  "%s", r.body);
+        reply_free(&r);
+    }
+    stop();
+}
+
 /* The output of a program, and a text that was cut in UTF-16, hold what is no character. */
 Test(refusals, an_escape_that_is_no_character_does_not_end_a_talk)
 {
-#define USER(content) "{\"messages\":[{\"role\":\"user\",\"content\":" content "}]}"
 #define HALF "a\\u0000b\\ud83d"
     static const char *const cases[][2] = {
         {"/v1/chat/completions", USER("\"" HALF "\"")},

@@ -218,7 +218,7 @@ Test(responses, responses_refuse_what_needs_a_store_or_is_of_another_type)
         {"{\"input\":\"a\",\"background\":true}", "background"},
         {"{\"input\":\"a\",\"prompt\":{\"id\":\"p\"}}", "prompt"},
         {"{\"input\":[{\"type\":\"item_reference\",\"id\":\"x\"}]}", "input[0]"},
-        {"{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]}", "input[0].content"},
+        {"{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\"}]}]}", "input[0].content[0]"},
         {"{\"input\":[{\"content\":\"a\"}]}", "input[0].role"},
         {"{\"input\":[]}", "input"},
         {"{}", "input"},
