@@ -32,6 +32,20 @@ await check("the chosen tool is called, and takes its result", async () => {
     assert.ok((await client.messages.create({ ...base, tools, messages: talk })).content.length);
 });
 
+await check("a tool's output may hold what is no character", async () => {
+    const call = { type: "tool_use", id: "toolu_1", name: "weather", input: { city: "Bern", now: true } };
+    const result = { type: "tool_result", tool_use_id: "toolu_1", content: "a\0b\ud83d" };
+    const talk = [...messages, { role: "assistant", content: [call] }, { role: "user", content: [result] }];
+    assert.equal((await client.messages.create({ ...base, tools, messages: talk })).usage.output_tokens, 20);
+});
+
+await check("thinking of an unknown type is refused by name", async () => {
+    await assert.rejects(
+        client.messages.create({ ...base, thinking: { type: "deep" } }),
+        (error) => error.status === 400 && error.error.error.type === "invalid_request_error" && /thinking\.type must be .*deep/.test(error.message),
+    );
+});
+
 await check("an output format is held", async () => {
     const output_config = { format: { type: "json_schema", schema: parameters } };
     const reply = await client.messages.create({ ...base, max_tokens: 200, output_config });

@@ -39,6 +39,13 @@ await check("runTools calls the function with the model's arguments", async () =
     Arguments.parse(given);
 });
 
+await check("a tool's output may hold what is no character", async () => {
+    const call = { id: "call_1", type: "function", function: { name: "weather", arguments: "{}" } };
+    const talk = [...messages, { role: "assistant", tool_calls: [call] }, { role: "tool", tool_call_id: "call_1", content: "a\0b\ud83d" }];
+    const reply = await client.chat.completions.create({ model: "any", messages: talk, max_tokens: 4 });
+    assert.equal(reply.usage.completion_tokens, 4);
+});
+
 await check("zodResponseFormat gives what it describes", async () => {
     const reply = await client.chat.completions.parse({ model: "any", messages, response_format: zodResponseFormat(Dog, "dog") });
     Dog.parse(reply.choices[0].message.parsed);
