@@ -3,6 +3,7 @@
 #pragma once
 #include "grammar/matcher.h"
 #include "identity.h"
+#include "sampler/banned.h"
 #include "tokenizer/tokenizer.h"
 
 enum { N_REQUESTS = IDENTITY_TOKENS < 40 ? 3 : 5 };
@@ -12,6 +13,10 @@ static const char constrain_grammar[] =
     "root ::= \"{\\\"identification\\\": \" [0-9]{1,3} \", \\\"members\\\": [\" who (\", \" who){0,2} "
     "\"], \\\"note\\\": \\\"\" [a-z ]{3,9} \"\\\", \\\"completed\\\": \" (\"true\" | \"false\") \"}\"\n"
     "who ::= \"\\\"grandfather\\\"\" | \"\\\"grandmother\\\"\" | \"\\\"aunt\\\"\"";
+
+/* The grammar of the next runs, and for each request a string that its text must not have, or NULL. */
+static const char *constrain_language = constrain_grammar;
+static const char *constrain_banned[N_REQUESTS];
 
 static inline const char *constrain_piece(const void *t, int32_t token, uint32_t *len)
 {
@@ -36,10 +41,14 @@ static inline struct vocabulary *constrain_vocabulary(const struct rig *rig, str
 
 /* The last request is not constrained. */
 static inline void constrain_prepare(struct answer *a, struct grammar *g, const struct vocabulary *v,
-                                     uint32_t n_vocab)
+                                     uint32_t n_vocab, struct arena *arena, const struct tokenizer *t)
 {
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
         prepare(&a[i], n_vocab, i);
+        if (constrain_banned[i])
+            a[i].r.banned = banned_open(
+                arena, banned_strings_open(arena, &constrain_banned[i], 1, n_vocab, constrain_piece, t),
+                false);
         if (i == N_REQUESTS - 1)
             continue;
         cr_assert_eq(matcher_open(&a[i].r.constraint, g), 0);
@@ -56,12 +65,13 @@ static inline struct engine_stats constrain_run(const char *path, const struct c
     struct grammar *g;
     struct engine_stats s;
     struct error err = {0};
+    struct arena arena = {0};
     cr_assert(rig_open(&rig, path, c, NULL, 0));
     struct tokenizer *tokenizer;
     struct vocabulary *v = constrain_vocabulary(&rig, &tokenizer);
-    cr_assert_eq(grammar_from_gbnf(&g, constrain_grammar, sizeof constrain_grammar - 1, &err), 0, "%s",
+    cr_assert_eq(grammar_from_gbnf(&g, constrain_language, strlen(constrain_language), &err), 0, "%s",
                  err.text);
-    constrain_prepare(a, g, v, rig.n_vocab);
+    constrain_prepare(a, g, v, rig.n_vocab, &arena, tokenizer);
     for (uint32_t i = 0; i < N_REQUESTS; i++) {
         cr_assert_eq(engine_submit(rig.e, &a[i].r, &err), 0, "%s", err.text);
         if (!together)
@@ -76,5 +86,6 @@ static inline struct engine_stats constrain_run(const char *path, const struct c
     grammar_unref(g);
     vocabulary_close(v);
     tokenizer_close(tokenizer);
+    arena_close(&arena);
     return s;
 }
