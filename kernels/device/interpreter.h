@@ -11,8 +11,8 @@
  * memory.
  *
  * Thread: all compute threads of every block call these functions together, except where one thread or warp
- * is named. The counts in `uses` lie in shared memory; only thread 0 accesses them. Ops only read the struct,
- * except `place`. */
+ * is named. The counts in `uses` lie in shared memory; only thread 0 accesses them. Ops only read the
+ * struct. */
 #pragma once
 #include "compute_warps.h"
 #include "abi/device_abi.h"
@@ -25,7 +25,6 @@ struct walk {
     const struct decoder_args *args;
     struct crew crew;
     struct ring ring;
-    struct ring_place place; /* place of the compute warps, the same in each */
     struct flow_guard guard;
     SIMT_SHARED uint32_t *uses; /* [n_counters]: how often this block has signalled each */
     const SIMT_GLOBAL struct program *program;
@@ -38,6 +37,38 @@ struct walk {
     uint32_t n_rows; /* rows of the op: the step's, or its logits with PROGRAM_HEAD */
     uint32_t result; /* the part, of DECODER_RING, of the results that the step writes */
 };
+
+/* What a warp keeps from op to op. It lies in shared memory: a register that lasts for the whole loop is one
+ * fewer in every op. */
+struct walk_kept {
+    uint32_t at;             /* position in the step: persistent_loop.h */
+    struct ring_place place; /* in the ring; the same in all compute warps between two ops */
+};
+_Static_assert(sizeof(struct walk_kept) == DECODER_WARP_BYTES, "behind the states of mixtures");
+
+/* This warp's, for its own lanes alone. The warp meets before one of them writes it, and after. */
+SIMT_INLINE SIMT_SHARED struct walk_kept *walk_kept(const struct decoder_args *args)
+{
+    const struct decoder_shared *s = &args->shared;
+    uint32_t behind =
+        s->mbarriers + s->n_stages * 16 + DECODER_N_GATES * DECODER_GATE_BYTES + 2 * DECODER_MIXTURE_BYTES;
+    SIMT_SHARED struct walk_kept *all =
+        simt_carve(behind + simt_opaque(0), DECODER_MAX_THREADS / 32 * DECODER_WARP_BYTES);
+    return all + simt_warp();
+}
+
+SIMT_INLINE struct ring_place walk_place(const struct walk *w)
+{
+    return (struct ring_place){walk_kept(w->args)->place.turns};
+}
+
+/* A barrier of the compute warps lies between an op's walk_place() and this. */
+SIMT_INLINE void walk_keep_place(const struct walk *w, struct ring_place place)
+{
+    if (simt_lane() == 0)
+        walk_kept(w->args)->place.turns = place.turns;
+    simt_syncwarp();
+}
 
 SIMT_INLINE SIMT_GLOBAL uint32_t *walk_counter(const struct walk *w, uint32_t counter)
 {

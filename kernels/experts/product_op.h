@@ -68,7 +68,8 @@ SIMT_INLINE bool product_op(struct walk *w, const bool has_experts)
 {
     SIMT_SHARED char *fold = walk_fold(w), *work = walk_work(w);
     SIMT_SHARED struct product *p = product_at(fold, 0);
-    struct product_place place = {work, fold, &w->ring, &w->place, &w->guard};
+    struct ring_place at = walk_place(w);
+    struct product_place place = {work, fold, &w->ring, &at, &w->guard, w->args};
     bool again = has_experts && mixture_goes_on(w);
     if (again)
         crew_sync(&w->crew); /* no thread reads the unit before any more */
@@ -83,5 +84,9 @@ SIMT_INLINE bool product_op(struct walk *w, const bool has_experts)
     }
     if (!(gathers && again) && !product_take_rows(w, p, work, by_expert, gathers))
         return false;
-    return (gathers && !again) || product_run(p, &place, &w->crew);
+    if (gathers && !again)
+        return true;
+    bool go = product_run(p, &place, &w->crew);
+    walk_keep_place(w, at);
+    return go;
 }

@@ -24,6 +24,8 @@ struct activation {
     uint32_t width; /* columns of the layout */
     uint32_t forms; /* enum activation_form */
     uint32_t scales_at, floats_at, super_bytes;
+    uint32_t far_at; /* bytes from `far` on */
+    uint32_t second; /* far: bytes from this panel to the one that is multiplied beside it */
 };
 
 SIMT_INLINE struct activation activation_at(SIMT_SHARED char *near, SIMT_GLOBAL char *far, uint32_t width,
@@ -35,7 +37,9 @@ SIMT_INLINE struct activation activation_at(SIMT_SHARED char *near, SIMT_GLOBAL 
                                forms,
                                activation_scales_at(width, forms),
                                activation_floats_at(width, forms),
-                               activation_super_bytes(width, forms)};
+                               activation_super_bytes(width, forms),
+                               0,
+                               0};
 }
 
 SIMT_INLINE void activation_put(const struct activation *a, bool is_far, uint32_t offset, uint32_t v)
@@ -66,15 +70,13 @@ SIMT_INLINE void activation_get4(const struct activation *a, bool is_far, uint32
         out[i] = u[i];
 }
 
-SIMT_INLINE void activation_get2(const struct activation *a, bool is_far, uint32_t offset, uint32_t out[2])
+/* Loads four words of a far panel, `more` bytes behind offset `at`. */
+SIMT_INLINE void activation_far4(const struct activation *a, uint32_t at, const uint32_t more,
+                                 uint32_t out[4])
 {
-    uint64_t u;
-    if (is_far)
-        u = *(const SIMT_GLOBAL uint64_t *)(a->far + offset);
-    else
-        u = *(const SIMT_SHARED uint64_t *)(a->near + offset);
-    out[0] = (uint32_t)u;
-    out[1] = (uint32_t)(u >> 32);
+    simt_u4 u = *(const SIMT_GLOBAL simt_u4 *)(a->far + (size_t)at + more);
+    for (uint32_t i = 0; i < 4; i++)
+        out[i] = u[i];
 }
 
 /* Loads four neighbouring values of a row, times the gain if there is one; 0 beyond k. */

@@ -377,7 +377,29 @@ struct product_place {
     const struct ring *ring;
     struct ring_place *at;
     const struct flow_guard *guard;
+    const struct decoder_args *args; /* or NULL; see below */
 };
+
+/* The decoder computes addresses from the launch's parameter wherever it needs them, since a multiplication
+ * has no registers for what lasts longer. A node's kernel has room, and passes no `args`. */
+
+SIMT_INLINE SIMT_SHARED char *product_work(const struct product_place *place)
+{
+    if (!place->args)
+        return place->work;
+    return (SIMT_SHARED char *)simt_carve(place->args->shared.work + simt_opaque(0),
+                                          DECODER_KEPT_BYTES + place->args->shared.work_bytes) +
+           DECODER_KEPT_BYTES;
+}
+
+SIMT_INLINE struct ring product_ring(const struct product_place *place)
+{
+    if (!place->args)
+        return *place->ring;
+    const struct decoder_shared *shared = &place->args->shared;
+    uint32_t zero = simt_opaque(0);
+    return ring_at(shared->stages + zero, shared->mbarriers + zero, shared->n_stages, shared->stage_bytes);
+}
 
 /* Values of the stage-th stage in a half: [item][row 16][1 << shift columns], see product_word(). When wide,
  * those of the only stage: [item][panel 2][row 16][column 8], in both halves. */
@@ -391,13 +413,13 @@ SIMT_INLINE SIMT_SHARED float *product_values(const SIMT_SHARED struct product *
 
 /* Multiplies this warp's super-blocks of a stage; one tile type. */
 SIMT_INLINE void product_items(const uint32_t type, const bool one, const bool is_far,
-                               const struct activation x[TILE_MAX_PANEL], const SIMT_SHARED char *stage,
+                               const struct activation *x, const SIMT_SHARED char *stage,
                                SIMT_SHARED float *values, uint32_t shift, uint32_t n_items,
-                               uint32_t first_super, uint32_t n_supers, uint32_t first, uint32_t n_warps)
+                               uint32_t first_super, uint32_t n_supers, uint32_t first, uint32_t n_threads)
 {
     const uint32_t n_panels = is_far ? TILE_MAX_PANEL : 1, bytes = tile_super_bytes(type);
     const uint32_t log2 = is_far ? 3 : one ? 0 : shift;
-    for (uint32_t each = simt_opaque(first); each < n_items; each += n_warps) {
+    for (uint32_t each = simt_opaque(first); each < n_items; each += simt_opaque(n_threads) / SIMT_LANES) {
         uint32_t item = simt_opaque(each);
         uint32_t lane = simt_opaque(simt_lane()), g = lane / 4, t = lane % 4;
         SIMT_SHARED float *to = values + (item * n_panels * TILE_ROWS << log2);
@@ -422,7 +444,9 @@ SIMT_INLINE void product_items(const uint32_t type, const bool one, const bool i
                 continue;
             }
             uint32_t row = lane % TILE_ROWS, column = lane / TILE_ROWS * 4;
-            tile_multiply_floats(type, is_far, tile, lane, &x[i], super, v[i]);
+            struct activation panel = *x;
+            panel.far += x->far_at + i * x->second;
+            tile_multiply_floats(type, is_far, tile, lane, &panel, super, v[i]);
             product_put(to, log2, row, column, v[i][0], v[i][1]);
             product_put(to, log2, row, column + 2, v[i][2], v[i][3]);
         }
@@ -433,23 +457,21 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
                                   const struct product_cursor *at, const struct product_part *part,
                                   uint32_t column, const struct product_place *place, const struct crew *crew)
 {
-    const SIMT_SHARED char *stage = ring_stage(place->ring, place->at);
+    struct ring ring = product_ring(place);
+    const SIMT_SHARED char *stage = ring_stage(&ring, place->at);
     SIMT_SHARED float *values = product_values(p, place->fold, at->half, at->stage);
     uint32_t warp = simt_warp(), first = warp < at->lead ? warp + crew->n_warps - at->lead : warp - at->lead;
-    struct activation x[TILE_MAX_PANEL];
-    x[0] = activation_at(place->work, DECODER_AT(char, p->panels),
-                         is_far ? ACTIVATION_COLUMNS : part->n_columns, p->forms);
-    uint32_t panel_bytes = p->n_supers * x[0].super_bytes;
-    if (is_far)
-        x[0].far += (size_t)(column / ACTIVATION_COLUMNS) * panel_bytes;
-    x[1] = x[0];
-    if (part->n_columns > ACTIVATION_COLUMNS)
-        x[1].far += panel_bytes;
+    uint64_t all = place->args ? place->args->buffers.activations : p->panels;
+    struct activation x = activation_at(product_work(place), DECODER_AT(char, all),
+                                        is_far ? ACTIVATION_COLUMNS : part->n_columns, p->forms);
+    uint32_t panel_bytes = p->n_supers * x.super_bytes;
+    x.far_at = (uint32_t)(p->panels - all) + column / ACTIVATION_COLUMNS * panel_bytes;
+    x.second = part->n_columns > ACTIVATION_COLUMNS ? panel_bytes : 0;
     uint32_t type = part->run.matrix->type;
 #define PRODUCT_CASE(type, one)                                                                              \
     case type:                                                                                               \
-        product_items(type, one, is_far, x, stage, values, p->shift, part->n_items, at->mark.first_item,     \
-                      p->n_supers, first, crew->n_warps);                                                    \
+        product_items(type, one, is_far, &x, stage, values, p->shift, part->n_items, at->mark.first_item,    \
+                      p->n_supers, first, crew->n_threads);                                                  \
         return
     if (!is_far && p->shift == 0) /* a single sequence */
         switch (type) {
@@ -542,7 +564,7 @@ SIMT_INLINE void product_fold(const SIMT_SHARED struct product *p, const struct 
     const struct product_run *run = &part.run;
     SIMT_SHARED char *near_sums =
         place->fold + PRODUCT_SUMS_AT + (product_turn(p, at) * 2 * TILE_ROWS * 4 << p->shift);
-    SIMT_SHARED float *all = (SIMT_SHARED float *)(wide ? place->work : near_sums);
+    SIMT_SHARED float *all = (SIMT_SHARED float *)(wide ? product_work(place) : near_sums);
     uint32_t n = part.n_columns, shift = product_shift(n);
     uint32_t per_tile = run->n_tiles > 1 ? p->n_supers : part.n_items, half = (p->n_supers + 1) / 2;
     bool last = product_is_last(p, at, &part);
@@ -622,25 +644,47 @@ SIMT_INLINE bool product_next(const SIMT_SHARED struct product *p, struct produc
     return at->group < p->n_groups;
 }
 
-/* Multiplies columns [column, ...) by the current stage into the fold area; releases the stage after the last
- * columns. */
-SIMT_INLINE void product_one(SIMT_SHARED struct product *p, const struct product_cursor *at,
-                             const struct product_part *part, uint32_t column,
-                             const struct product_place *place, const struct crew *crew)
+/* Notes the stage whose values will wait to be added, by thread 0, before the multiplication, which has no
+ * registers to keep it in. */
+SIMT_INLINE void product_note(SIMT_SHARED struct product *p, const struct product_cursor *at)
 {
-    if (simt_thread() == 0) { /* before the multiplication, which has no registers to keep it in */
-        SIMT_SHARED struct product_mark *mark = &p->marks[at->half][at->stage];
-        mark->group = at->mark.group;
-        mark->index = at->mark.index;
-        mark->turn = at->mark.turn;
-        mark->first_item = at->mark.first_item;
-    }
-    if (p->wide)
-        product_multiply(true, p, at, part, column, place, crew);
-    else
-        product_multiply(false, p, at, part, column, place, crew);
-    if (column + product_chunk(p) >= p->end_column)
-        ring_give(place->ring, place->at);
+    SIMT_SHARED struct product_mark *mark = &p->marks[at->half][at->stage];
+    if (simt_thread() != 0)
+        return;
+    mark->group = at->mark.group;
+    mark->index = at->mark.index;
+    mark->turn = at->mark.turn;
+    mark->first_item = at->mark.first_item;
+}
+
+/* What product_run() goes on with behind a chunk of a wide product. It lies in shared memory during the
+ * multiplication, where narrow products have their sums. */
+struct product_kept {
+    struct product_mark next;
+    uint32_t lead, here, column;
+};
+
+/* By thread 0; a barrier of the compute warps must come before others read it. */
+SIMT_INLINE void product_keep(const struct product_place *place, const struct product_kept *k)
+{
+    SIMT_SHARED struct product_kept *to = (SIMT_SHARED struct product_kept *)(place->fold + PRODUCT_SUMS_AT);
+    if (simt_thread() != 0)
+        return;
+    to->next.group = k->next.group;
+    to->next.index = k->next.index;
+    to->next.turn = k->next.turn;
+    to->next.first_item = k->next.first_item;
+    to->lead = k->lead;
+    to->here = k->here;
+    to->column = k->column;
+}
+
+SIMT_INLINE struct product_kept product_kept(const struct product_place *place)
+{
+    const SIMT_SHARED struct product_kept *k =
+        (const SIMT_SHARED struct product_kept *)(place->fold + PRODUCT_SUMS_AT);
+    return (struct product_kept){
+        {k->next.group, k->next.index, k->next.turn, k->next.first_item}, k->lead, k->here, k->column};
 }
 
 /* Returns the warp that has the first super-block of the next stage. */
@@ -658,34 +702,50 @@ SIMT_INLINE bool product_run(SIMT_SHARED struct product *p, const struct product
                              const struct crew *crew)
 {
     struct product_cursor at = {.mark = {.group = product_first_group(p)}, .lead = crew->n_warps > 2 ? 2 : 0};
-    bool told = false, more = at.mark.group < p->n_groups;
+    bool told = false;
     uint32_t column = p->first_column;
-    while (more) {
-        uint32_t here = column, lead = at.lead;
-        struct product_part part = product_part_of(p, &at.mark, here);
-        struct product_mark next = at.mark;
-        column += product_chunk(p);
-        if (column >= p->end_column) {
-            lead = product_lead(&part, lead, crew);
-            column = p->first_column;
-            more = product_next(p, &next, &part.run);
+    while (at.mark.group < p->n_groups) {
+        struct product_part part = product_part_of(p, &at.mark, column);
+        struct product_kept k = {
+            .next = at.mark, .lead = at.lead, .here = column, .column = column + product_chunk(p)};
+        if (k.column >= p->end_column) {
+            k.lead = product_lead(&part, k.lead, crew);
+            k.column = p->first_column;
+            product_next(p, &k.next, &part.run);
         }
-        if (here == p->first_column)
-            told = told || !ring_take(place->ring, place->at, place->guard);
-        if (!told)
-            product_one(p, &at, &part, here, place, crew);
-        at.lead = lead;
-        at.stage++;
-        if (p->wide || !more || at.stage == PRODUCT_MOST_STAGES >> p->shift) {
+        struct ring ring = product_ring(place);
+        if (column == p->first_column)
+            told = told || !ring_take(&ring, place->at, place->guard);
+        product_note(p, &at);
+        if (p->wide) {
+            at.half = at.stage = 0; /* as they are; constants need no registers */
+            product_keep(place, &k);
+            if (!told)
+                product_multiply(true, p, &at, &part, column, place, crew);
             if (crew_any(crew, told))
                 return false;
-            product_settle(p, &at, here, place, crew);
+            k = product_kept(place);
+            ring = product_ring(place);
+            if (k.column == p->first_column)
+                ring_give(&ring, place->at);
+        } else if (!told) {
+            product_multiply(false, p, &at, &part, column, place, crew);
+            ring = product_ring(place);
+            ring_give(&ring, place->at);
+        }
+        at.stage++;
+        if (p->wide || k.next.group >= p->n_groups || at.stage == PRODUCT_MOST_STAGES >> p->shift) {
+            if (!p->wide && crew_any(crew, told))
+                return false;
+            product_settle(p, &at, k.here, place, crew);
             if (p->wide)
                 crew_sync(crew);
-            at.half ^= 1;
+            at.half = p->wide ? 0 : at.half ^ 1;
             at.stage = 0;
         }
-        at.mark = next;
+        at.lead = k.lead;
+        at.mark = k.next;
+        column = k.column;
     }
     return true;
 }

@@ -22,13 +22,16 @@
  * per tile from ptxas 13 for sm_90, and those an SM of an H200 can issue while a tile arrives (4.3 TB/s,
  * 1,980 MHz):
  *
- *            one column   up to 8   slots
- *     Q4_K        251        432      560
- *     Q6_K        268        509      815
- *     Q8_0        129        287     1055
- *     MXFP4       317        486      560
- *     CODES       353        617      579
- *     THREES      238        451      455
+ *            one column   up to 8   16   slots
+ *     Q4_K        251        432   664     560
+ *     Q6_K        268        509   720     815
+ *     Q8_0        129        287   427    1055
+ *     MXFP4       317        486   631     560
+ *     CODES       353        617   753     579
+ *     THREES      238        451   838     455
+ *
+ * Two panels share what is read of the weights. Their loop has two blocks a turn, so that a warp waits for
+ * its columns, which lie in L2, four times a tile.
  *
  * FLOATS  Chains of fmaf over the 256 columns, ascending: lane l has row l % 16 and columns 4 (l / 16) .. + 3
  * of the panel. 8192 bytes of f16 take 500 cycles to arrive; 256 x 4 fmaf per lane and 320 loads take a warp
@@ -73,11 +76,11 @@ SIMT_INLINE uint32_t tile_load1(const SIMT_SHARED char *p)
     return *(const SIMT_SHARED uint32_t *)p;
 }
 
-/* Loads 16 bits for each of n blocks (1 or 4). */
+/* Loads 16 bits for each of n blocks (2 or 4). */
 SIMT_INLINE void tile_load_scales(const SIMT_SHARED char *p, const uint32_t n, uint32_t out[2])
 {
-    if (n == 1)
-        out[0] = *(const SIMT_SHARED uint16_t *)p;
+    if (n == 2)
+        out[0] = tile_load1(p);
     else
         tile_load2(p, out);
 }
@@ -91,7 +94,7 @@ SIMT_INLINE void tile_read_scales(const uint32_t type, const uint32_t n, const S
     for (uint32_t row = 0; row < 2; row++, at += 8 * TILE_ROW_SCALES) {
         if (type == TILE_Q4_K || type == TILE_Q5_K) {
             uint32_t low = tile_load1(at + 4 + first / 4 * 4), high = tile_load1(at + 12) >> first / 4 * 4;
-            uint32_t shift = n == 1 ? first % 4 * 8 : 0;
+            uint32_t shift = n == 2 ? first % 4 * 8 : 0;
             s->word[row][0] = ((low & 0x0f0f0f0fu) | (high << 4 & 0x30303030u)) >> shift;
             s->min[row][0] = ((low >> 4 & 0x0f0f0f0fu) | (high << 2 & 0x30303030u)) >> shift;
         } else {
@@ -307,42 +310,60 @@ SIMT_INLINE float tile_value(const uint32_t type, float d, float dmin, float c, 
     return type == TILE_Q5_1 ? c + m : c;
 }
 
-/* Reads this lane's part of a panel for n blocks (one, or a pair): fragments of column g and scales of
- * columns 2t, 2t + 1. If the panel is narrower, it reads other columns again, without a branch; their sums
- * are not used. */
-SIMT_INLINE void tile_columns(const struct activation *x, const uint32_t n, const bool is_far, uint32_t lane,
-                              uint32_t super, uint32_t first, struct tile_column out[2])
+/* Takes up the fragments and scales of block e of a pair. */
+SIMT_INLINE void tile_take_column(struct tile_column *to, const uint32_t b[4], const uint32_t s[4],
+                                  const uint32_t e)
 {
-    uint32_t g = lane / 4, t = lane % 4, c = t, base = super * x->super_bytes, b[4];
-    if (!is_far) {
-        g = g < x->width ? g : x->width - 1;
-        c = 2 * c < x->width ? c : (x->width - 1) / 2;
-    }
-    uint32_t at = base + (first / 2 * x->width + g) * 64 + t * 16;
-    if (n == 1)
-        activation_get2(x, is_far, at + first % 2 * 8, b);
-    else
-        activation_get4(x, is_far, at, b);
-#pragma unroll
-    for (uint32_t e = 0; e < n; e++) {
-        uint32_t s[4];
-        activation_get4(x, is_far,
-                        base + x->width * TILE_COLUMNS + ((first + e) * ((x->width + 1) / 2) + c) * 16, s);
-        for (uint32_t i = 0; i < 2; i++) {
-            out[e].b[i] = b[2 * e + i];
-            out[e].a[i] = arith_from_bits(s[2 * i]);
-            out[e].sum[i] = arith_from_bits(s[2 * i + 1]);
-        }
+    for (uint32_t i = 0; i < 2; i++) {
+        to->b[i] = b[2 * e + i];
+        to->a[i] = arith_from_bits(s[2 * i]);
+        to->sum[i] = arith_from_bits(s[2 * i + 1]);
     }
 }
 
-/* Adds blocks first .. first + n - 1 of a tile (n: 1 or 4) to c and m of every panel. */
-SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t n_panels, const uint32_t n,
-                                      const bool is_far, const SIMT_SHARED char *tile, uint32_t lane,
-                                      const struct activation x[TILE_MAX_PANEL], uint32_t super,
+/* Reads this lane's part of a near panel for the pair of blocks `first`, `first` + 1: fragments of column g
+ * and scales of columns 2t, 2t + 1. If the panel is narrower, it reads other columns again, without a branch;
+ * their sums are not used. */
+SIMT_INLINE void tile_near_columns(const struct activation *x, uint32_t lane, uint32_t super, uint32_t first,
+                                   struct tile_column out[2])
+{
+    uint32_t g = lane / 4, t = lane % 4, c = t, base = super * x->super_bytes, b[4], s[4];
+    g = g < x->width ? g : x->width - 1;
+    c = 2 * c < x->width ? c : (x->width - 1) / 2;
+    activation_get4(x, false, base + (first / 2 * x->width + g) * 64 + t * 16, b);
+#pragma unroll
+    for (uint32_t e = 0; e < 2; e++) {
+        uint32_t at = ((first + e) * ((x->width + 1) / 2) + c) * 16;
+        activation_get4(x, false, base + x->width * TILE_COLUMNS + at, s);
+        tile_take_column(&out[e], b, s, e);
+    }
+}
+
+/* The same of a far panel, for the pair of blocks first + more. Addresses are sums of one that is the same
+ * for the whole grid, an offset of 32 bits and a constant: pointers would take twice the registers. */
+SIMT_INLINE void tile_far_columns(const struct activation *x, const uint32_t panel, uint32_t lane,
+                                  uint32_t super, uint32_t first, const uint32_t more,
+                                  struct tile_column out[2])
+{
+    uint32_t base = x->far_at + super * x->super_bytes + panel * x->second, b[4], s[4];
+    uint32_t integers = base + first * ARITH_BLOCK * ACTIVATION_COLUMNS + lane * 16;
+    uint32_t scales =
+        base + ACTIVATION_COLUMNS * TILE_COLUMNS + first * ACTIVATION_COLUMNS * 8 + lane % 4 * 16;
+    activation_far4(x, integers, more * ARITH_BLOCK * ACTIVATION_COLUMNS, b);
+#pragma unroll
+    for (uint32_t e = 0; e < 2; e++) {
+        activation_far4(x, scales, (more + e) * ACTIVATION_COLUMNS * 8, s);
+        tile_take_column(&out[e], b, s, e);
+    }
+}
+
+/* Adds blocks first .. first + n - 1 of a tile to c and m of n_panels panels, the first of which is number
+ * `panel`. n: tile_turn(). */
+SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t panel, const uint32_t n_panels,
+                                      const uint32_t n, const bool is_far, const SIMT_SHARED char *tile,
+                                      uint32_t lane, const struct activation *x, uint32_t super,
                                       uint32_t first, float c[TILE_MAX_PANEL][4], float m[TILE_MAX_PANEL][4])
 {
-    const uint32_t n_pairs = n == 1 ? 1 : n / 2, per_pair = n == 1 ? 1 : 2;
     const SIMT_SHARED char *plane = tile + tile_small_plane(type) + lane * 16;
     uint32_t small[4] = {0}, book[4], threes[3][4];
     struct tile_scales scales;
@@ -350,35 +371,31 @@ SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t n_pane
     if (tile_is_coded(type))
         tile_read_book(type, tile, book);
     for (uint32_t i = 0; type == TILE_THREES && i < 3; i++)
-        if (n == 1)
-            threes[i][0] = tile_load1(tile + i * 512 + lane * 16 + first / 2 * 4);
-        else
-            tile_load2(tile + i * 512 + lane * 16 + first * 2, threes[i]);
-    if (tile_has_pairs(type) && n == 1) /* a word per block */
-        small[0] = tile_load1(plane + first / 4 * 512 + first % 4 * 4);
+        tile_load2(tile + i * 512 + lane * 16 + first * 2, threes[i]);
+    if (tile_has_pairs(type) && n == 2) /* a word per block */
+        tile_load2(plane + first / 4 * 512 + first % 4 * 4, small);
     else if (tile_has_pairs(type))
         tile_load4(plane + first / 4 * 512, small);
-    else if (tile_has_bits(type) && n == 1) /* a word per pair */
-        small[0] = tile_load1(plane + first / 2 * 4) >> first % 2 * 4;
+    else if (tile_has_bits(type) && n == 2) /* a word per pair */
+        small[0] = tile_load1(plane + first * 2);
     else if (tile_has_bits(type))
         tile_load2(plane + first * 2, small);
 #pragma unroll
-    for (uint32_t pair = 0; pair < n_pairs; pair++) {
+    for (uint32_t pair = 0; pair < n / 2; pair++) {
         struct tile_column columns[TILE_MAX_PANEL][2];
         uint32_t nibbles[4] = {0};
-        if ((tile_has_nibbles(type) || tile_has_codes(type)) && n == 1)
-            tile_load2(tile + first / 2 * 512 + lane * 16 + first % 2 * 8, nibbles);
-        else if (tile_has_nibbles(type) || tile_has_codes(type))
+        if (tile_has_nibbles(type) || tile_has_codes(type))
             tile_load4(tile + (first / 2 + pair) * 512 + lane * 16, nibbles);
         if (type == TILE_THREES)
             tile_unpack_threes(threes, pair, nibbles);
-        for (uint32_t i = 0; type == TILE_THREES && n == 1 && i < 2; i++)
-            nibbles[i] ^= (nibbles[i] ^ nibbles[i + 2]) & -(first % 2); /* those of the odd block */
 #pragma unroll
         for (uint32_t p = 0; p < n_panels; p++)
-            tile_columns(&x[p], per_pair, is_far, lane, super, first + 2 * pair, columns[p]);
+            if (is_far)
+                tile_far_columns(x, panel + p, lane, super, first, 2 * pair, columns[p]);
+            else
+                tile_near_columns(x, lane, super, first + 2 * pair, columns[p]);
 #pragma unroll
-        for (uint32_t e = 0; e < per_pair; e++) {
+        for (uint32_t e = 0; e < 2; e++) {
             uint32_t a[4], i = 2 * pair + e;
             struct tile_scale s[2];
             if (type == TILE_Q8_0)
@@ -400,19 +417,33 @@ SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t n_pane
     }
 }
 
-/* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. A loop over blocks, four at a time with one
- * panel, one with two. Unrolling further needs more registers than a block of 512 threads has (128 each);
- * other warps hide the cost of the loop. */
-SIMT_INLINE void tile_multiply(const uint32_t type, const uint32_t n_panels, const bool is_far,
-                               const SIMT_SHARED char *tile, uint32_t lane,
-                               const struct activation x[TILE_MAX_PANEL], uint32_t super,
-                               float v[TILE_MAX_PANEL][4])
+/* Blocks that the loop over a tile takes at a time: four, or two with two panels and of Q2_K; four would need
+ * more registers than a block of 512 threads has (128 each). Other warps hide the cost of the loop. */
+SIMT_INLINE uint32_t tile_turn(const uint32_t type, const uint32_t n_panels)
 {
-    const uint32_t n = n_panels == 1 ? 4 : 1;
+    return n_panels > 1 || type == TILE_Q2_K ? 2 : 4;
+}
+
+/* Panels that share a loop. Q2_K's minimums stand per 16, and THREES has three planes: of these two panels
+ * need more registers than there are. */
+SIMT_INLINE uint32_t tile_at_once(const uint32_t type, const uint32_t n_panels)
+{
+    return type == TILE_Q2_K || type == TILE_THREES ? 1 : n_panels;
+}
+
+/* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. */
+SIMT_INLINE void tile_multiply(const uint32_t type, const uint32_t n_panels, const bool is_far,
+                               const SIMT_SHARED char *tile, uint32_t lane, const struct activation *x,
+                               uint32_t super, float v[TILE_MAX_PANEL][4])
+{
+    const uint32_t n = tile_turn(type, n_panels), at_once = tile_at_once(type, n_panels);
     float c[TILE_MAX_PANEL][4] = {{0}}, m[TILE_MAX_PANEL][4] = {{0}};
+#pragma unroll
+    for (uint32_t p = 0; p < n_panels; p += at_once)
 #pragma clang loop unroll(disable)
-    for (uint32_t first = 0; first < TILE_COLUMNS / ARITH_BLOCK; first += n)
-        tile_multiply_blocks(type, n_panels, n, is_far, tile, lane, x, super, simt_opaque(first), c, m);
+        for (uint32_t first = 0; first < TILE_COLUMNS / ARITH_BLOCK; first += n)
+            tile_multiply_blocks(type, p, at_once, n, is_far, tile, lane, x, super, simt_opaque(first), c + p,
+                                 m + p);
 #pragma unroll
     for (uint32_t row = 0; row < 2; row++) {
         float d, dmin;

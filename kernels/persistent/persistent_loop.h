@@ -73,9 +73,9 @@ SIMT_INLINE bool resident_poll(const struct walk *w, uint32_t number)
     return true;
 }
 
-/* Position of the compute warps, in one word that they carry through all ops: the step's place in the rings,
- * the op's index, and the step's numbers of rows and logits, so that between two ops only the op itself is
- * read from memory. */
+/* Position of the compute warps, in one word (struct walk_kept): the step's place in the rings, the op's
+ * index, and the step's numbers of rows and logits, so that between two ops only the op itself is read from
+ * global memory. */
 #define RESIDENT_INDEX_SHIFT  1 /* DECODER_RING is 2 */
 #define RESIDENT_ROWS_SHIFT   14
 #define RESIDENT_LOGITS_SHIFT 24
@@ -113,8 +113,7 @@ _Static_assert(DECODER_N_COUNTERS < DECODER_PHASES, "the rest of a division");
 
 /* A block's state at op `index` of a step, rebuilt from the launch's parameter, so that an op has its
  * registers to itself. */
-SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, uint32_t at,
-                                      const struct ring_place *place)
+SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, uint32_t at)
 {
     uint32_t result = at % DECODER_RING, index = resident_index(at);
     const SIMT_GLOBAL struct program *program = DECODER_AT(const struct program, args->program);
@@ -122,7 +121,6 @@ SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, uint32_t 
     struct walk w = {.args = args,
                      .crew = crew_of(args->n_crew),
                      .ring = resident_ring(args),
-                     .place = *place,
                      .guard = resident_guard(args),
                      .uses = simt_carve(args->shared.uses + simt_opaque(0), args->n_counters * 4),
                      .program = program,
@@ -141,9 +139,8 @@ SIMT_INLINE struct walk resident_walk(const struct decoder_args *args, uint32_t 
  * first op. False: end. */
 SIMT_INLINE bool resident_begin(const struct decoder_args *args, uint32_t *at)
 {
-    const struct ring_place nowhere = {0};
     uint32_t result = (*at + 1) % DECODER_RING;
-    struct walk w = resident_walk(args, result, &nowhere);
+    struct walk w = resident_walk(args, result);
     struct gate gate = gate_of(args, GATE_STEP);
     bool go = true;
     walk_note_place(args, 0, DECODER_PLACE_STEP);
@@ -178,24 +175,20 @@ SIMT_INLINE bool resident_again(const struct decoder_args *args)
 }
 
 /* Runs one op, if the step has rows for it. False: end. */
-SIMT_INLINE bool resident_run_op(const struct decoder_args *args, uint32_t at, struct ring_place *place,
-                                 resident_op *ops)
+SIMT_INLINE bool resident_run_op(const struct decoder_args *args, uint32_t at, resident_op *ops)
 {
     walk_note_place(args, 0,
                     resident_index(at) + 1); /* before `w` needs its registers: behind it sm_80 spills */
-    struct walk w = resident_walk(args, at, place);
+    struct walk w = resident_walk(args, at);
     w.n_rows = resident_rows(&w, at);
     walk_note_begin(&w);
-    if (w.n_rows && !ops(&w))
-        return false;
-    *place = w.place;
-    return true;
+    return !w.n_rows || ops(&w);
 }
 
 /* Signals an op's end, if it ran; the last op's, which is the step's, always. */
-SIMT_INLINE void resident_end_op(const struct decoder_args *args, uint32_t at, const struct ring_place *place)
+SIMT_INLINE void resident_end_op(const struct decoder_args *args, uint32_t at)
 {
-    struct walk w = resident_walk(args, at, place);
+    struct walk w = resident_walk(args, at);
     bool ran = resident_runs(&w, at);
     if (ran || w.index + 1 == resident_n_ops(args))
         walk_signal_counter(&w, w.index * DECODER_PHASES);
@@ -205,26 +198,38 @@ SIMT_INLINE void resident_end_op(const struct decoder_args *args, uint32_t at, c
         simt_red_relaxed_gpu_add(DECODER_AT(uint32_t, args->progress), 1);
 }
 
+SIMT_INLINE void resident_keep(const struct decoder_args *args, uint32_t at)
+{
+    simt_syncwarp(); /* all lanes have read it */
+    if (simt_lane() == 0)
+        walk_kept(args)->at = at;
+    simt_syncwarp();
+}
+
 /* Runs step after step, op after op. The loop has a second entry, which is never taken: the compiler moves
  * nothing ahead of a loop with two entries, and so leaves the registers to the ops. (Otherwise it would keep
  * what every op derives from the thread's number: forty words, each of which takes one instruction to
  * compute.) */
 SIMT_INLINE void resident_crew(const struct decoder_args *args, resident_op *ops)
 {
-    struct ring_place place = {0};
     uint32_t at = (args->first_step + 1) % DECODER_RING;
+    if (simt_lane() == 0)
+        walk_kept(args)->place.turns = 0;
     if (simt_opaque(0))
         goto end;
 begin:
     if (!resident_begin(args, &at))
         return;
+    resident_keep(args, at);
 run:
-    if (!resident_run_op(args, at, &place, ops))
+    if (!resident_run_op(args, at, ops))
         return;
 end:
+    at = walk_kept(args)->at;
     if (!resident_again(args)) {
-        resident_end_op(args, simt_opaque(at), &place);
+        resident_end_op(args, simt_opaque(at));
         at += 1 << RESIDENT_INDEX_SHIFT;
+        resident_keep(args, at);
     }
     if (resident_index(at) < resident_n_ops(args))
         goto run;

@@ -166,29 +166,34 @@ static bool walk_finish(struct walk *w, struct product *p)
 {
     const struct crew alone = {1, 1};
     char *fold = walk_fold(w), *work = walk_work(w);
-    const struct product_place place = {work, fold, &w->ring, &w->place, &w->guard};
+    struct ring_place at = walk_place(w);
+    const struct product_place place = {work, fold, &w->ring, &at, &w->guard, w->args};
     p->first_column = p->wide = p->shift = 0;
     p->end_column = 1;
     p->factor[0] = 1;
     for (uint32_t i = 0; i < p->n_matrices; i++)
         p->matrix[i].type = TILE_NONE; /* nothing is multiplied */
-    for (uint32_t at = PRODUCT_VALUES_AT; at < PRODUCT_FOLD_BYTES; at += sizeof(float))
-        *(float *)(fold + at) = 1;
-    return product_run(p, &place, &alone);
+    for (uint32_t i = PRODUCT_VALUES_AT; i < PRODUCT_FOLD_BYTES; i += sizeof(float))
+        *(float *)(fold + i) = 1;
+    bool go = product_run(p, &place, &alone);
+    walk_keep_place(w, at);
+    return go;
 }
 
 /* The crew takes all stages of the description's product that are its block's. */
 static bool walk_take_all(struct walk *w, const struct product *p)
 {
     struct product_mark at = {.group = product_first_group(p)};
+    struct ring_place place = walk_place(w);
     for (bool more = at.group < p->n_groups; more;) {
         struct product_run run = product_run_of(p, at.group, at.index);
-        if (!ring_take(&w->ring, &w->place, &w->guard))
+        if (!ring_take(&w->ring, &place, &w->guard))
             return false;
         walk_check_stage(p, w, &at);
-        ring_give(&w->ring, &w->place);
+        ring_give(&w->ring, &place);
         more = product_next(p, &at, &run);
     }
+    walk_keep_place(w, place);
     return true;
 }
 

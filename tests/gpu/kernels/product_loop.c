@@ -95,7 +95,7 @@ SIMT_INLINE void compute(const struct product_loop_args *args, const struct ring
     SIMT_SHARED char *work = simt_carve(args->shared.work, args->shared.work_bytes);
     SIMT_SHARED struct product *p = product_at(fold, 0);
     struct ring_place at = {0};
-    struct product_place place = {work, fold, ring, &at, guard};
+    struct product_place place = {work, fold, ring, &at, guard, NULL};
     uint32_t target = 0;
     if (simt_thread() == 0)
         describe(p, args);

@@ -287,8 +287,8 @@ static void open_shared(struct product_case *c, uint32_t forms)
     uint32_t panel = activation_panel_bytes(between(1, 8), c->k, forms);
     s->stage_bytes = (s->stage_bytes + 127) / 128 * 128;
     s->n_stages = between(2, 4);
-    s->uses = 256;
-    s->work = 512;
+    s->uses = (s->n_stages * 16 + DECODER_GATES_BYTES + 127) / 128 * 128;
+    s->work = s->uses + 256; /* more than the counts of MAX_OPS ops take */
     s->work_bytes = ((sums > panel ? sums : panel) + 127) / 128 * 128;
     s->fold = s->work + DECODER_KEPT_BYTES + s->work_bytes;
     s->fold_bytes = PRODUCT_FOLD_BYTES;

@@ -10,15 +10,16 @@ SIMT_INLINE void produce(const struct decoder_args *args, struct walk *w)
 {
     SIMT_SHARED char *fold = walk_fold(w);
     SIMT_SHARED struct product *p = product_at(fold, 1);
+    struct ring_place place = {0};
     bool go = true;
     for (uint32_t i = 0; go && i < w->program->n_ops; i++) {
         simt_syncwarp();
         product_open(p, args, w->program, &w->program->ops[i], &w->plan[i], NULL, 0);
         simt_syncwarp();
         product_ask_vectors(p);
-        go = product_produce(p, &w->ring, &w->place, &w->guard);
+        go = product_produce(p, &w->ring, &place, &w->guard);
     }
-    ring_close(&w->ring, &w->place);
+    ring_close(&w->ring, &place);
 }
 
 SIMT_INLINE void consume(const struct decoder_args *args, struct walk *w)
@@ -48,6 +49,8 @@ SIMT_KERNEL(product_walk, struct decoder_args, PRODUCT_WALK_THREADS, 1)
     w.uses = simt_carve(args.shared.uses, args.n_counters * 4);
     ring_open(&w.ring, args.shared.stages, args.shared.mbarriers, args.shared.n_stages,
               args.shared.stage_bytes, w.crew.n_warps);
+    if (simt_thread() < args.n_crew && simt_lane() == 0)
+        walk_kept(&args)->place.turns = 0;
     simt_bar_sync(0, simt_n_threads());
     if (simt_thread() < args.n_crew)
         consume(&args, &w);

@@ -55,21 +55,23 @@ SIMT_INLINE bool toy_take(struct walk *w, uint32_t n_tiles, uint32_t n_supers, u
     uint32_t lane = simt_lane(), total = n_tiles * n_supers;
     for (uint32_t i = simt_thread(); i < n_tiles * w->crew.n_warps * 16; i += w->crew.n_threads)
         fold[i] = 0;
+    struct ring_place place = walk_place(w);
     crew_sync(&w->crew);
     bool go = true;
     for (uint32_t at = 0; at < total && go; at += stage_supers) {
-        go = ring_take(&w->ring, &w->place, &w->guard);
+        go = ring_take(&w->ring, &place, &w->guard);
         if (!go)
             break;
-        const SIMT_SHARED char *stage = ring_stage(&w->ring, &w->place);
+        const SIMT_SHARED char *stage = ring_stage(&w->ring, &place);
         uint32_t n = total - at < stage_supers ? total - at : stage_supers;
         for (uint32_t s = simt_warp(); s < n && lane < 16; s += w->crew.n_warps) {
             simt_u4 v = *(const SIMT_SHARED simt_u4 *)(stage + s * TOY_SUPER_BYTES + lane * 16);
             fold[((at + s) / n_supers * w->crew.n_warps + simt_warp()) * 16 + lane] +=
                 (v[0] + v[1] * 3 + v[2] * 5 + v[3] * 7) * ((at + s) % n_supers + 1);
         }
-        ring_give(&w->ring, &w->place);
+        ring_give(&w->ring, &place);
     }
+    walk_keep_place(w, place);
     return !crew_any(&w->crew, !go);
 }
 
