@@ -1,7 +1,7 @@
 /* attention_any.c - the node SOFT_MAX for heads whose size is no multiple of 32: attention of every row's q
  * over its past in the paged cache, as attention.c, but with tiles in the order of linear_tile.h.
  *   q, out [n_rows][n_heads * head_dim] f32, q rotated; struct attention_args, node_args.h. head_dim even,
- * all cache types, windows, caps, sinks, temperatures Any grid, NODE_ATTEND_THREADS threads: a warp per row
+ * all cache types, windows, caps, sinks, temperatures. Any grid, NODE_ATTEND_THREADS threads: a warp per row
  * and query head, which reads its keys and values for itself; NODE_ANY_SHARED bytes of shared memory. Each
  * split's part of a result lies in attend.scratch, in the order of attend_layout.h, until the same warp
  * merges them. A row whose slot, position or page is out of range is skipped and reported. Floor: K and V of
