@@ -279,6 +279,19 @@ DAEMON_TEST(constrain, banned_strings_do_not_occur)
                  "invalid_request", "one constraint is allowed");
 }
 
+/* The events of a stream add up to the text. */
+static void expect_stream(const char *body, const char *text)
+{
+    struct events e = {0};
+    struct reply r = post("/generate", body);
+    events_read(&e, &r);
+    char *all = events_text(&e, "text");
+    cr_assert_str_eq(all, text);
+    free(all);
+    events_free(&e);
+    reply_free(&r);
+}
+
 /* "Once upon a time, there was a little girl": no event shows a part of what is withdrawn, equal seeds give
  * equal texts, each choice its own, and what precedes the string is what the model writes without bans. */
 DAEMON_TEST(constrain, a_banned_string_is_withdrawn_before_the_client_sees_it)
@@ -287,7 +300,6 @@ DAEMON_TEST(constrain, a_banned_string_is_withdrawn_before_the_client_sees_it)
     "{\"prompt\":\"Once upon a time\",\"max_tokens\":60,\"ignore_eos\":true,%s"                              \
     "\"banned_strings\":[\" there was a little girl\",\" a little boy\"]}"
     char body[400];
-    struct events e = {0};
     json_t *plain =
         post_ok("/generate", "{\"prompt\":\"Once upon a time\",\"temperature\":0,\"max_tokens\":60}");
     const char *found = strstr(json_text(plain, "text"), " there was a little girl");
@@ -302,13 +314,7 @@ DAEMON_TEST(constrain, a_banned_string_is_withdrawn_before_the_client_sees_it)
     cr_assert_not(strstr(text, " a little boy"), "%s", text);
     cr_assert_eq(json_number(whole, "usage.completion_tokens"), 60);
     snprintf(body, sizeof body, WITHOUT, "\"temperature\":0,\"stream\":true,");
-    struct reply r = post("/generate", body);
-    events_read(&e, &r);
-    char *all = events_text(&e, "text");
-    cr_assert_str_eq(all, text);
-    free(all);
-    events_free(&e);
-    reply_free(&r);
+    expect_stream(body, text);
     snprintf(body, sizeof body, WITHOUT, "\"n\":3,\"temperature\":0.8,\"mirostat\":2,\"seed\":4,");
     json_t *once = post_ok("/v1/completions", body), *again = post_ok("/v1/completions", body);
     for (size_t i = 0; i < 3; i++) {
@@ -358,14 +364,7 @@ DAEMON_TEST(constrain, banned_strings_hold_beside_a_schema)
         }
         snprintf(body + n, sizeof body - (size_t)n,
                  ",\"stream\":true,\"banned_strings\":[\"girl\",\"the\",\"and \",\"wa\",\"o\"]}");
-        struct events e = {0};
-        struct reply r = post("/generate", body);
-        events_read(&e, &r);
-        char *all = events_text(&e, "text");
-        cr_assert_str_eq(all, text);
-        free(all);
-        events_free(&e);
-        reply_free(&r);
+        expect_stream(body, text);
         json_decref(plain);
         json_decref(whole);
     }
