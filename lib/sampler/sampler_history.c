@@ -130,9 +130,9 @@ static void find_repeats(struct left *l, const struct sampler_chain *c, const st
 void chain_dry(struct left *l, const struct sampler_chain *c, const struct sampler_input *in)
 {
     uint32_t n = c->dry_last_n < in->n_history ? c->dry_last_n : in->n_history;
-    struct reversed r = {.end = in->history + in->n_history, .n = n};
     if (!(c->dry_multiplier != 0) || c->dry_base < 1 || n <= c->dry_allowed_length || !in->dry)
         return;
+    struct reversed r = {.end = in->history + in->n_history, .n = n};
     uint32_t limit = behind_breaker(c, &r, in->dry), cap = largest_exponent(c->dry_base);
     if (limit < c->dry_allowed_length)
         return;
