@@ -1,6 +1,7 @@
 #include "json.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -181,16 +182,54 @@ void json_mend_escapes(char *s, size_t n)
 /* jansson says "invalid token" where it had no memory for one, or leaves out what it had no memory for. */
 static _Thread_local unsigned n_failures;
 
+/* jansson 2.14 looks for a string's closing quote in its buffer, where it is missing if it was the byte for
+ * which the buffer could not grow: it then reads and writes beyond. So while json_read() runs the buffer
+ * grows from here when there is no other memory. Its sizes are powers of two, and it doubles: for a text of n
+ * bytes all of them together are below 4 n. */
+#define BUFFER_LEAST 32
+static _Thread_local struct reserve {
+    char *first, *at, *end;
+} reserve;
+
+static bool reserve_open(size_t n)
+{
+    size_t size = 4 * n + 16 * BUFFER_LEAST; /* and a few other blocks of such sizes */
+    char *p = malloc(size);
+    reserve = (struct reserve){p, p, p ? p + size : NULL};
+    return p;
+}
+
+static void reserve_close(void)
+{
+    free(reserve.first);
+    reserve = (struct reserve){0};
+}
+
+static void *from_reserve(size_t size)
+{
+    if (size < BUFFER_LEAST || (size & (size - 1)) || size > (size_t)(reserve.end - reserve.at))
+        return NULL;
+    reserve.at += size;
+    return reserve.at - size;
+}
+
 static void *allocate(size_t size)
 {
     void *p = malloc(size);
     n_failures += !p;
-    return p;
+    return p || !reserve.first ? p : from_reserve(size);
+}
+
+static void release(void *p)
+{
+    uintptr_t at = (uintptr_t)p;
+    if (at < (uintptr_t)reserve.first || at >= (uintptr_t)reserve.end)
+        free(p);
 }
 
 void json_count_failures(void)
 {
-    json_set_alloc_funcs(allocate, free);
+    json_set_alloc_funcs(allocate, release);
 }
 
 json_t *json_read(const char *s, size_t n, const struct json_limits *limits, struct api_error *err)
@@ -202,10 +241,12 @@ json_t *json_read(const char *s, size_t n, const struct json_limits *limits, str
     if (json_scan(s, n, limits, err) < 0)
         return NULL;
     json_error_t words;
-    n_failures = 0;
-    json_t *root = json_load_wide(s, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &words);
+    n_failures = !reserve_open(n);
+    json_t *root = n_failures ? NULL : json_load_wide(s, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &words);
+    if (n_failures)
+        json_decref(root); /* before the reserve goes, in which parts of it may lie */
+    reserve_close();
     if (n_failures) {
-        json_decref(root);
         api_out_of_memory(err);
         return NULL;
     }
