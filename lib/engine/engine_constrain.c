@@ -78,8 +78,10 @@ static bool follow(struct sequence *q, uint32_t n_final)
 {
     struct engine_request *r = q->r;
     if (!q->saved && q->n_taken >= n_final) {
-        if (!matcher_save(r->constraint))
+        if (!matcher_save(r->constraint)) {
+            matcher_fail(r->constraint); /* a text that could not go back must not go on */
             return false;
+        }
         q->saved = true;
         q->n_saved = q->n_taken;
     }

@@ -42,6 +42,8 @@ uint32_t matcher_forced(struct matcher *m, char *out, uint32_t most, uint64_t st
 /* Saves the state, to which matcher_restore() goes back from any tokens and masks, once. False: it has failed
  * or memory has run out, and there is nothing to go back to. */
 bool matcher_save(struct matcher *m);
+/* For who cannot do without: the matcher has failed, for lack of memory. */
+void matcher_fail(struct matcher *m);
 void matcher_restore(struct matcher *m);
 /* Goes on from here instead: what was saved is forgotten. */
 void matcher_keep(struct matcher *m);

@@ -86,6 +86,11 @@ bool matcher_save(struct matcher *m)
     return true;
 }
 
+void matcher_fail(struct matcher *m)
+{
+    m->failed = true;
+}
+
 void matcher_keep(struct matcher *m)
 {
     m->looks = false;

@@ -363,6 +363,14 @@ STARVED_TEST(other_dialects, "--chat-template", TOOL_MODEL, "--speculation", "of
         walk_other(others[i][0], strdup(others[i][1]), false);
 }
 
+/* The matcher keeps the state to which it may have to go back. */
+STARVED_TEST(banned_strings_beside_a_grammar, "--speculation", "off")
+{
+    walk_post("/generate",
+              strdup("{\"prompt\":\"Once\",\"temperature\":0,\"max_tokens\":8,\"regex\":\"[a-z ]{1,40}\","
+                     "\"banned_strings\":[\"a \",\"e \",\" t\"]}"));
+}
+
 STARVED_TEST(text_and_tokens)
 {
     char *content = long_body("");
