@@ -146,6 +146,8 @@ static struct {
     sem_t begun, end;
     enum pool_class class;
     struct request requests[POOL_MAX_THREADS]; /* whose jobs they are, for the server */
+    int n_queued;                              /* requests that have not come back to the loop */
+    bool again;
 } blocked;
 
 static inline void block(struct pool_job *job)
@@ -159,10 +161,18 @@ static inline void block(struct pool_job *job)
 static inline void keep(struct request *r)
 {
     request_ref(r);
+    blocked.n_queued--;
 }
 
+/* If those before have all run: with one thread another client's job may come between two of them. */
 static inline void queue_blocks(void)
 {
+    blocked.again = blocked.n_queued > 0;
+    if (blocked.again)
+        return;
+    blocked.n_queued = POOL_MAX_THREADS;
+    sem_init(&blocked.begun, 0, 0);
+    sem_init(&blocked.end, 0, 0);
     for (int i = 0; i < POOL_MAX_THREADS; i++) {
         struct request *r = &blocked.requests[i];
         *r = (struct request){.server = &f.server->http, .refs = 1, .job.run = block, .worked = keep};
@@ -174,10 +184,9 @@ static inline void queue_blocks(void)
 /* Takes the threads of a class until let_go(). With one thread the second job is the next for it. */
 static inline void take_pool(enum pool_class class)
 {
-    sem_init(&blocked.begun, 0, 0);
-    sem_init(&blocked.end, 0, 0);
     blocked.class = class;
-    on_loop(queue_blocks);
+    for (blocked.again = true; blocked.again; usleep(1000))
+        on_loop(queue_blocks);
     sem_wait(&blocked.begun);
     if (sysconf(_SC_NPROCESSORS_ONLN) > POOL_FEW_CORES)
         sem_wait(&blocked.begun);
