@@ -174,7 +174,7 @@ static size_t mend_escape(char *s, size_t n)
 
 void json_mend_escapes(char *s, size_t n)
 {
-    char *end = s + n;
+    char *end = n ? s + n : s; /* nothing may be added to the NULL of a body that is empty */
     while (s < end && (s = memchr(s, '\\', (size_t)(end - s))))
         s += mend_escape(s, (size_t)(end - s));
 }
