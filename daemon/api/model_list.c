@@ -60,6 +60,7 @@ bool model_list_find(struct request *r, const char *name, struct model_view *out
 {
     const struct generator *g = r->server->generator;
     int i = 0;
+    generator_read_names(g); /* a file may have gone */
     if (g->source) {
         int number = g->source->find(g->source_context, name, &r->error);
         return number >= 0 && g->source->view(g->source_context, number, out);

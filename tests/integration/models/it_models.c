@@ -134,6 +134,24 @@ Test(models, a_long_body_finds_its_model_too)
     admin_finish();
 }
 
+Test(models, a_file_that_was_removed_is_no_model)
+{
+    char path[128];
+    int status = 200;
+    start(NULL, NULL);
+    expect_get("/v1/models/b", "\"value\":\"unloaded\"");
+    snprintf(path, sizeof path, "%s/b.gguf", admin_dir);
+    cr_assert_eq(unlink(path), 0);
+    for (int i = 0; i < 1000 && status == 200; i++) { /* the directory is read beside the loop */
+        struct reply r = get("/v1/models/b");
+        status = r.status;
+        reply_free(&r);
+        usleep(5000);
+    }
+    cr_assert_eq(status, 404);
+    admin_finish();
+}
+
 Test(models, lists_show_what_there_is_and_what_is_loaded)
 {
     start(NULL, NULL);
