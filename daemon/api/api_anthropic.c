@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-#define MAX_PATH 128 /* of a member of the body, for errors */
+#define MAX_PATH 128 /* the place of a member in the body, as errors name it */
 
 /* --- the body --- */
 

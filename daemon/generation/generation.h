@@ -258,7 +258,7 @@ struct dialect {
     void (*event)(struct choice *c, struct buf *out, const struct toolcall_event *e);
     bool whole_calls;  /* its streams show a call when it is complete */
     bool whole_events; /* `event` is called for whole replies too */
-    bool mends;        /* what is no character in its strings becomes U+FFFD: a talk goes on */
+    bool mends;        /* takes escapes that are no character as U+FFFD, so that a talk can go on */
     bool clamps;       /* max_tokens is a ceiling: what does not fit is cut off */
     bool streams;      /* unless the body says "stream": false */
 };

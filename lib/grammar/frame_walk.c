@@ -2,13 +2,13 @@
 
 #include <stdlib.h>
 
-#define PART_SHARE   4096 /* of all nodes, those below a node that is large */
-#define PART_THREADS 64   /* of a configuration: tables gain little where there are more */
+#define PART_SHARE   4096 /* a node is large if it has more than this share of all nodes below it */
+#define PART_THREADS 64   /* tables gain little in a configuration with more threads */
 #define MAX_INNER    4    /* walks inside one another: the innermost goes by threads alone */
 
 struct frame_walk {
     struct trie_walk w;
-    struct part_tables *tables; /* of the outermost walk, for all */
+    struct part_tables *tables; /* the outermost walk owns them, all use them */
     struct frame_walk *inner;   /* goes on where parts end; made when it is needed */
     unsigned depth;
 };
@@ -77,7 +77,7 @@ void frame_walk_all(struct frame_walk *f, uint32_t state)
 
 /* ---- parts ---- */
 
-struct slow_walk { /* of nodes that a part's tables cannot take */
+struct slow_walk { /* takes nodes that a part's tables cannot */
     struct frame_walk *inner;
     uint32_t stack;
 };

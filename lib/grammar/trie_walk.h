@@ -16,7 +16,7 @@ struct trie_walk {
     const struct vocabulary *v;
     uint32_t *mask;
     struct memo *memo;         /* being made, or NULL */
-    struct config *level;      /* of trie_levels() */
+    struct config *level;      /* trie_levels() made it */
     uint64_t pause;            /* with less work left the walk pauses */
     struct frame_walk *frames; /* frame_walk.h, for a memo of a frame; or NULL */
     /* The place of the walk: `node` is next; nodes at the levels [0, top] end at ends[]. */

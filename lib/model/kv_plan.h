@@ -24,7 +24,7 @@ struct kv_plan_config {
 struct kv_plan {
     uint32_t n_pages, n_windows;
     uint32_t window;       /* tokens: the longest of the model's windows; 0 without window pages */
-    uint64_t page_bytes;   /* of a page of the other layers; 0: there are none */
+    uint64_t page_bytes;   /* the size of a page for the other layers; 0: there are none */
     uint64_t window_bytes; /* of a window page; 0: all layers are in the pages */
 };
 

@@ -22,7 +22,7 @@ static const uint32_t chosen[N_ROWS][N_USED] = {{0, 1}, {0, 2}, {0, 2}, {0, 2}, 
  */
 struct asked {
     uint32_t n_columns, class;
-    uint32_t first, last; /* of a run: groups */
+    uint32_t first, last; /* the groups that a run took */
     struct matmul_variant variant;
 };
 static struct asked quantised[64], ran[64];
