@@ -9,8 +9,9 @@
  *   tile_dot(c, a, b)                c[m][n] += sum over k of a[m][4 k + i] * b[k][4 n + i], i < 4, all signed
  *
  * A scale covers 32 or 16 values of k, so a tile holds the sums of one scale, and is stored and folded for every
- * one: TILE_SUMS tiles are dotted, stored and folded together, which lets the stores of one overlap the dots of
- * the others. Sums are exact, and the fold is matmul_fold.h's, so the bits are those of all tables. A packed step
+ * one. Where tiles are full, two of them are dotted while the two before are folded, and the columns' chains stay in
+ * registers (tile_whole()); else TILE_SUMS tiles are dotted, stored and folded together. Sums are exact, and the fold
+ * is matmul_fold.h's, so the bits are those of all tables. A packed step
  * (matmul_pack.h) is a row of the tile of weights as it stands, once its values are signed. Activations are laid
  * out as panels of one column, so that a tile's rows lie ARITH_SUPER bytes apart, also from one panel of
  * MATMUL_PANEL to the next.
@@ -159,9 +160,9 @@ struct ahead {
     size_t part;
 };
 
-/* Multiplies a super-block of a group, expanded in s, with the columns of a tile. */
-INLINE void tile_super(uint32_t kind, const struct columns *x, uint32_t n_blocks, bool fresh,
-                       struct ahead *ahead, struct tile_scratch *s, float total[][2][LANES])
+/* Multiplies a super-block of fewer columns or blocks than the tiles hold. */
+INLINE void tile_part(uint32_t kind, const struct columns *x, uint32_t n_blocks, bool fresh,
+                      struct ahead *ahead, struct tile_scratch *s, float total[][2][LANES])
 {
     const uint32_t n_halves = has_halves(kind) ? 2 : 1, together = TILE_SUMS / n_halves;
     uint32_t j = 0;
@@ -175,6 +176,114 @@ INLINE void tile_super(uint32_t kind, const struct columns *x, uint32_t n_blocks
         fold_sums(kind, x, j, n_blocks - j, s);
     }
     add_values(kind, x, n_blocks, fresh, s, total);
+}
+
+/* Pair p of the sums of a super-block: two tiles, which hold one block of halves, else two blocks. */
+#define PAIR_DOT(p, c0, c1)                                                                                  \
+    do {                                                                                                     \
+        WHOLE_DOT(c0, 4, 6, 2 * (p));                                                                        \
+        WHOLE_DOT(c1, 5, 7, 2 * (p) + 1);                                                                    \
+    } while (0)
+#define WHOLE_DOT(c, a, b, i)                                                                                \
+    do {                                                                                                     \
+        tile_zero(c);                                                                                        \
+        tile_load(a, x->q + (i)*n_values, ARITH_SUPER);                                                      \
+        tile_load(b, s->base.e[0].q[0] + (i)*n_values * MATMUL_ROWS, 4 * MATMUL_ROWS);                       \
+        tile_dot(c, a, b);                                                                                   \
+    } while (0)
+#define PAIR_STORE(p, c0, c1)                                                                                \
+    do {                                                                                                     \
+        tile_store(c0, s->sums[(p) % 2 * 2], 4 * LANES);                                                     \
+        tile_store(c1, s->sums[(p) % 2 * 2 + 1], 4 * LANES);                                                 \
+    } while (0)
+
+/* Folds the sums of pair p into the chains of all columns of a tile. */
+INLINE void fold_pair(uint32_t kind, const struct columns *x, uint32_t p, struct tile_scratch *s,
+                      vf chain[TILE_COLUMNS])
+{
+    const uint32_t n_blocks = has_halves(kind) ? 1 : 2;
+#pragma GCC unroll 2
+    for (uint32_t b = 0; b < n_blocks; b++) {
+        const uint32_t j = p * n_blocks + b, at = p % 2 * 2 + b;
+#pragma GCC unroll 16
+        for (uint32_t c = 0; c < TILE_COLUMNS; c++) {
+            const float *a = x->scales + (size_t)c * MATMUL_COLUMN_SCALES + j;
+            vi low = vi_load(s->sums[at][c]), high = vi_load(s->sums[at + 2 - n_blocks - b][c]);
+            chain[c] = vf_fma(vf_bcast(a), scaled(kind, &s->base.e[0], j, low, high), chain[c]);
+        }
+    }
+}
+
+/* Adds the values of a super-block to the totals, four columns side by side, which hides the latency of their
+ * chains of minima. */
+INLINE void add_whole(uint32_t kind, const struct columns *x, bool fresh, const struct tile_scratch *s,
+                      const vf chain[TILE_COLUMNS], float total[][2][LANES])
+{
+    const uint32_t fold = matmul_traits[kind].fold;
+    const struct expanded *e = &s->base.e[0];
+    const uint32_t n_min = fold == MATMUL_FOLD_K || fold == MATMUL_FOLD_SM ? MATMUL_SUPER_BLOCKS
+                           : fold == MATMUL_FOLD_K16M                      ? 2 * MATMUL_SUPER_BLOCKS
+                                                                           : 0;
+    const float *b = x->scales + (fold == MATMUL_FOLD_K16M ? 2 : 1) * MATMUL_SUPER_BLOCKS;
+#pragma GCC unroll 4
+    for (uint32_t first = 0; first < TILE_COLUMNS; first += 4) {
+        vf m[4];
+#pragma GCC unroll 4
+        for (uint32_t c = 0; c < 4; c++)
+            m[c] = vf_zero();
+#pragma GCC unroll 16
+        for (uint32_t i = 0; i < n_min; i++)
+#pragma GCC unroll 4
+            for (uint32_t c = 0; c < 4; c++)
+                m[c] = vf_fma(vf_bcast(b + (size_t)(first + c) * MATMUL_COLUMN_SCALES + i),
+                              vf_load(e->min[i]), m[c]);
+#pragma GCC unroll 4
+        for (uint32_t c = 0; c < 4; c++) {
+            if (first + c < x->skip)
+                continue;
+            float *t = total[first + c - x->skip][0];
+            vf v = super_value(fold, chain[first + c], m[c], e);
+            vf_store(t, vf_add(fresh ? vf_zero() : vf_load(t), v));
+        }
+    }
+}
+
+/* Multiplies a super-block of MATMUL_SUPER_BLOCKS blocks with TILE_COLUMNS columns, whose chains stay in
+ * registers. A pair of sums is dotted two pairs, and stored one pair, before it is folded, so that no fold
+ * waits for a tile. */
+INLINE void tile_whole(uint32_t kind, const struct columns *x, bool fresh, struct ahead *ahead,
+                       struct tile_scratch *s, float total[][2][LANES])
+{
+    const uint32_t n_values = sum_values(kind), n_pairs = ARITH_SUPER / n_values / 2;
+    vf chain[TILE_COLUMNS];
+#pragma GCC unroll 16
+    for (uint32_t c = 0; c < TILE_COLUMNS; c++)
+        chain[c] = vf_zero();
+    PAIR_DOT(0, 0, 1);
+#pragma GCC unroll 4
+    for (uint32_t p = 0; p < n_pairs; p += 2, ahead->next.at += ahead->part) {
+        fetch(ahead->next.hint, ahead->next.at, ahead->part);
+        PAIR_DOT(p + 1, 2, 3);
+        PAIR_STORE(p, 0, 1);
+        if (p > 0)
+            fold_pair(kind, x, p - 1, s, chain);
+        if (p + 2 < n_pairs)
+            PAIR_DOT(p + 2, 0, 1);
+        PAIR_STORE(p + 1, 2, 3);
+        fold_pair(kind, x, p, s, chain);
+    }
+    fold_pair(kind, x, n_pairs - 1, s, chain);
+    add_whole(kind, x, fresh, s, chain, total);
+}
+
+/* Multiplies a super-block of a group, expanded in s, with the columns of a tile. */
+INLINE void tile_super(uint32_t kind, const struct columns *x, uint32_t n_blocks, bool fresh,
+                       struct ahead *ahead, struct tile_scratch *s, float total[][2][LANES])
+{
+    if (x->n == TILE_COLUMNS && n_blocks == MATMUL_SUPER_BLOCKS)
+        tile_whole(kind, x, fresh, ahead, s, total);
+    else
+        tile_part(kind, x, n_blocks, fresh, ahead, s, total);
 }
 
 /* Multiplies a group with a chunk of columns. */
