@@ -8,7 +8,7 @@
 
 _Static_assert(MATMUL_N_KINDS <= TUNING_KINDS, "a choice for every kind");
 
-static const uint32_t class_last[TUNING_CLASSES] = {1, 4, 8, UINT32_MAX};
+static const uint32_t class_last[TUNING_CLASSES] = {1, 4, 8, 32, UINT32_MAX};
 
 uint32_t tuning_class(uint32_t n_columns)
 {

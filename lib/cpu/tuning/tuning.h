@@ -22,7 +22,7 @@
 
 struct team;
 
-#define TUNING_CLASSES   4 /* of columns: 1, 2 to 4, 5 to 8, more */
+#define TUNING_CLASSES   5 /* of columns: 1, 2 to 4, 5 to 8, 9 to 32, more */
 #define TUNING_KINDS     32
 #define TUNING_DUELS     9
 #define TUNING_WINS      8     /* by chance 1 of 50 */
@@ -35,7 +35,9 @@ struct team;
 #define TUNING_NS_OF(bytes) ((bytes) / 4 < TUNING_MAX_NS ? (bytes) / 4 : TUNING_MAX_NS)
 
 enum tuning_state {
-    TUNING_BUILT,    /* the constants, unmeasured: off, too few weights of this type, or too little time */
+    /* Unmeasured: off, too few weights of this type, or too little time. The constants, with the prefetches
+     * of the type that most weights have, if those were measured. */
+    TUNING_BUILT,
     TUNING_MEASURED, /* measured at this start; the variant may be the constants */
     TUNING_KEPT,     /* from a file */
 };
@@ -84,7 +86,7 @@ struct tuning_work { /* the memory that measuring overwrites */
     } * members;      /* [team_size] */
     size_t tile_floats;
 };
-#define TUNING_COLUMNS 32 /* the largest number of columns that is measured */
+#define TUNING_COLUMNS 64 /* the largest number of columns that is measured */
 
 /* Measures what is TUNING_BUILT, for at most budget_ns. The tables of `others`, a list that ends with NULL,
  * are tried too: one is taken for a class where it is faster for most weights, and for all weights together:

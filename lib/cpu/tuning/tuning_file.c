@@ -95,7 +95,7 @@ static int read_kernels(const struct reader *r, const char *line)
     int class = find_class(first);
     const struct matmul_kernels *kernels = matmul_find(name);
     if (class < 0)
-        return broken(r, "columns begin at 1, 2, 5 or 9");
+        return broken(r, "columns begin at 1, 2, 5, 9 or 33");
     if (!kernels)
         return broken(r, "this CPU has no such kernels");
     if (!(gain > 0 && gain < 1000))
@@ -121,7 +121,7 @@ static int read_choice(const struct reader *r, const char *line)
     if (kind < 0)
         return broken(r, "unknown weight type");
     if (class < 0)
-        return broken(r, "columns begin at 1, 2, 5 or 9");
+        return broken(r, "columns begin at 1, 2, 5, 9 or 33");
     if (s < 0)
         return broken(r, "a shape is built, direct, panel or spread");
     if (h < 0)

@@ -19,10 +19,10 @@
 #define MEMBER_BYTES   (128u << 10) /* least weights of a member in a trial */
 #define LEAST_BYTES    (1u << 20)   /* least weights of a trial that is shortened to fit its time */
 
-static const uint32_t class_columns[TUNING_CLASSES] = {1, 3, 8, TUNING_COLUMNS};
+static const uint32_t class_columns[TUNING_CLASSES] = {1, 3, 8, 16, TUNING_COLUMNS};
 /* Weights of a trial: about 0.03 to 0.1 ms of two cores. One column takes as many as a product of a model
  * has, since hardware prefetchers take a while to reach their speed. */
-static const uint32_t class_bytes[TUNING_CLASSES] = {4u << 20, 1u << 20, 768u << 10, 384u << 10};
+static const uint32_t class_bytes[TUNING_CLASSES] = {4u << 20, 1u << 20, 768u << 10, 384u << 10, 128u << 10};
 
 struct contender {
     const struct matmul_kernels *kernels;
@@ -184,6 +184,7 @@ static uint32_t shapes_of(uint32_t class, struct contender c[MAX_CONTENDERS])
         {MATMUL_SHAPE_DIRECT, MATMUL_SHAPE_PANEL},
         {MATMUL_SHAPE_DIRECT, MATMUL_SHAPE_PANEL},
         {MATMUL_SHAPE_PANEL, MATMUL_SHAPE_SPREAD},
+        {MATMUL_SHAPE_PANEL, MATMUL_SHAPE_SPREAD},
     };
     uint32_t n = 1;
     for (uint32_t i = 0; i < 2 && shapes[class][i]; i++, n++) {
@@ -293,8 +294,8 @@ static bool try_variants(struct bench *b, uint32_t class, const struct contender
  * is short. Nothing is chosen where one would take longer than share_ns, or past the deadline. */
 static void measure_cell(struct bench *b, uint32_t kind, uint32_t class, uint64_t share_ns)
 {
-    struct contender built = {.kernels = b->t->kernels[class]}, found = built;
     struct tuning_choice *choice = &b->t->choice[kind][class];
+    struct contender built = {.kernels = b->t->kernels[class], .variant = choice->variant}, found = built;
     uint64_t end = clock_ns() + share_ns, one = fit_trial(b, &built, 3 * N_SEARCHED + N_DUEL, share_ns);
     float gain = 0;
     if (!try_variants(b, class, &built, end, &one, &found, &gain))
@@ -392,7 +393,7 @@ static bool measurable(const struct bench *b, uint32_t kind)
 
 /* --- tables --- */
 
-/* Adds the time that the constants of two tables take for all weights of a kind. */
+/* Adds the time that two tables take for all weights of a kind. */
 static void add_times(struct bench *b, uint32_t kind, uint32_t class, const struct contender two[2],
                       double total[2])
 {
@@ -409,9 +410,9 @@ static void add_times(struct bench *b, uint32_t kind, uint32_t class, const stru
 }
 
 /* True if another table is faster for all kinds together, not for the one alone that it was tried with. */
-static bool faster_for_all(struct bench *b, uint32_t class, const struct matmul_kernels *other)
+static bool faster_for_all(struct bench *b, uint32_t class, const struct contender *other)
 {
-    const struct contender two[2] = {{.kernels = b->t->kernels[class]}, {.kernels = other, .input = 1}};
+    const struct contender two[2] = {{.kernels = b->t->kernels[class], .variant = other->variant}, *other};
     double total[2] = {0};
     for (uint32_t kind = 0; kind < MATMUL_N_KINDS; kind++)
         if (b->bytes[kind])
@@ -419,20 +420,29 @@ static bool faster_for_all(struct bench *b, uint32_t class, const struct matmul_
     return total[0] >= (double)TUNING_GAIN * total[1];
 }
 
-/* Takes another table for a class where its constants are faster than the best variant of the present one. */
+/* The prefetches of a variant, which suit the machine whatever the table, without its shape, which may not.
+ */
+static struct matmul_variant prefetches_of(struct matmul_variant v)
+{
+    v.shape = MATMUL_SHAPE_BUILT;
+    return v;
+}
+
+/* Takes another table for a class where it is faster, with the prefetches of the best variant of the present
+ * one, than that. */
 static bool try_table(struct bench *b, uint32_t kind, uint32_t class, const struct matmul_kernels *other)
 {
     struct tuning_choice *choice = &b->t->choice[kind][class];
     const struct contender c[2] = {{.kernels = b->t->kernels[class], .variant = choice->variant},
-                                   {.kernels = other, .input = 1}};
+                                   {.kernels = other, .variant = prefetches_of(choice->variant), .input = 1}};
     uint64_t ns;
     quantise(b, other, &b->in[1]);
     float gain = fastest(b, c, 2, 3) == 1 ? duel(b, &c[0], &c[1], &ns) : 0;
-    bool taken = gain > 0 && faster_for_all(b, class, other);
+    bool taken = gain > 0 && faster_for_all(b, class, &c[1]);
     if (taken) {
         b->t->kernels[class] = other;
         b->t->kernels_gain[class] *= choice->gain * gain;
-        *choice = (struct tuning_choice){.gain = 1};
+        *choice = (struct tuning_choice){.variant = c[1].variant, .gain = 1}; /* to be measured from there */
     }
     if (gain > 0) { /* faster_for_all() went through the kinds */
         list_kind(b, kind);
@@ -450,12 +460,22 @@ static bool try_tables(struct bench *b, uint32_t kind, uint32_t class)
     return taken;
 }
 
+/* Kinds that were not measured in a class prefetch as the largest does there: where the constants are wrong
+ * for the machine, they are so for all. */
+static void lend_prefetches(struct tuning *t, uint32_t largest)
+{
+    for (uint32_t class = 0; class < TUNING_CLASSES; class ++)
+        for (uint32_t kind = 0; kind < MATMUL_N_KINDS; kind++)
+            if (t->used[kind] && t->choice[kind][class].state == TUNING_BUILT && kind != largest)
+                t->choice[kind][class].variant = prefetches_of(t->choice[largest][class].variant);
+}
+
 /* Measures the classes of the listed kind in its share of the time; what one leaves is for the next. One
  * whose part was too short, as in a busy moment, gets what all leave. */
 static void measure_kind(struct bench *b, uint32_t kind, bool tables, uint64_t ns)
 {
-    static const uint8_t order[2 * TUNING_CLASSES] = {0, 3, 2, 1,
-                                                      0, 3, 2, 1}; /* the most common steps first */
+    static const uint8_t order[2 * TUNING_CLASSES] = {0, 4, 3, 2, 1,
+                                                      0, 4, 3, 2, 1}; /* the most common steps first */
     uint64_t end = clock_ns() + ns;
     for (uint32_t i = 0; i < 2 * TUNING_CLASSES; i++) {
         uint32_t class = order[i], n_after = i < TUNING_CLASSES ? TUNING_CLASSES - 1 - i : 0;
@@ -486,6 +506,7 @@ static void measure_all(struct bench *b, uint64_t budget_ns)
             measure_kind(b, kind, i == 0,
                          (uint64_t)((double)budget_ns * (double)b->bytes[kind] / (double)b->sum));
     }
+    lend_prefetches(b->t, largest);
 }
 
 int tuning_measure(struct tuning *t, const struct matmul_matrix *matrices, uint32_t n_matrices,

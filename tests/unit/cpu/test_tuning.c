@@ -43,6 +43,8 @@ Test(tuning, every_number_of_columns_has_its_class)
     static const uint32_t of[] = {0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3};
     for (uint32_t n = 1; n <= 10; n++)
         cr_assert_eq(tuning_class(n), of[n], "%u columns", n);
+    cr_assert_eq(tuning_class(32), 3);
+    cr_assert_eq(tuning_class(33), 4);
     cr_assert_eq(tuning_class(512), TUNING_CLASSES - 1);
     for (uint32_t c = 0; c < TUNING_CLASSES; c++) {
         cr_assert_eq(tuning_class(tuning_class_first(c)), c);
@@ -187,15 +189,15 @@ Test(tuning, a_broken_file_is_refused_with_its_line)
     refused("hearth cpu tuning 1", "hello", ":1: not \"hearth cpu tuning 1\"");
     refused("\ncpu ", "\ngpu ", ":2: not \"cpu NAME\"");
     refused("threads 2\n", "", ":4: not \"threads N\"");
-    refused("kernels 1 ", "kernels 3 ", ":5: columns begin at 1, 2, 5 or 9");
+    refused("kernels 1 ", "kernels 3 ", ":5: columns begin at 1, 2, 5, 9 or 33");
     refused("kernels 2 scalar", "kernels 2 mmx", ":6: this CPU has no such kernels");
-    refused("Q4_K 1", "Q9_K 1", ":9: unknown weight type");
-    refused("Q4_K 1", "Q4_K 7", ":9: columns begin at");
-    refused("direct t1", "curved t1", ":9: a shape is");
-    refused("direct t1", "direct t9", ":9: a hint is");
-    refused(" 4352 ", " 99999999 ", ":9: a distance is at most");
-    refused(" 1.250 ", " nan ", ":9: gain or GB/s out of range");
-    refused("30.50\n", "30.50 more\n", ":9: not \"TYPE COLUMNS SHAPE HINT DISTANCE GAIN GBPS\"");
+    refused("Q4_K 1", "Q9_K 1", ":10: unknown weight type");
+    refused("Q4_K 1", "Q4_K 7", ":10: columns begin at");
+    refused("direct t1", "curved t1", ":10: a shape is");
+    refused("direct t1", "direct t9", ":10: a hint is");
+    refused(" 4352 ", " 99999999 ", ":10: a distance is at most");
+    refused(" 1.250 ", " nan ", ":10: gain or GB/s out of range");
+    refused("30.50\n", "30.50 more\n", ":10: not \"TYPE COLUMNS SHAPE HINT DISTANCE GAIN GBPS\"");
 }
 
 Test(tuning, a_file_that_ends_early_is_refused)
@@ -338,29 +340,37 @@ static void run_slow_six(const struct matmul_matrix *m, const struct matmul_inpu
     busy(m->kind == MATMUL_Q6_K ? 400 : 0);
 }
 
-static bool table_taken(const struct matmul_kernels *other)
+/* Measures weights of which `n_few` rows are Q6_K and 256 Q4_K, with `own` and one other table. */
+static void measured_with(const struct matmul_kernels *own, const struct matmul_kernels *other,
+                          uint32_t n_few, struct tuning *t)
 {
-    static const struct matmul_kernels own = {.name = "own", .quantise = quantise, .run = run_slow_four};
     const struct matmul_kernels *list[] = {other, NULL};
-    struct matmul_matrix all[] = {matrix(QUANT_Q4_K, 256, 512), matrix(QUANT_Q6_K, 128, 512)};
+    struct matmul_matrix all[] = {matrix(QUANT_Q4_K, 256, 512), matrix(QUANT_Q6_K, n_few, 512)};
     struct tuning_work work = {0};
-    struct tuning t;
     work_open(&work, 1);
-    tuning_init(&t, &own, 1);
-    cr_assert_eq(tuning_measure(&t, all, 2, list, &work, (uint64_t)60 * 1000000000u, NULL), 0);
-    bool taken = false;
-    for (uint32_t c = 0; c < TUNING_CLASSES; c++)
-        taken = taken || t.kernels[c] == other;
+    tuning_init(t, own, 1);
+    cr_assert_eq(tuning_measure(t, all, 2, list, &work, (uint64_t)60 * 1000000000u, NULL), 0);
     work_close(&work, 1);
     for (int i = 0; i < 2; i++)
         free((void *)all[i].data);
+}
+
+static bool table_taken(const struct matmul_kernels *own, const struct matmul_kernels *other)
+{
+    struct tuning t;
+    bool taken = false;
+    measured_with(own, other, 128, &t);
+    for (uint32_t c = 0; c < TUNING_CLASSES; c++)
+        taken = taken || t.kernels[c] == other;
     return taken;
 }
+
+static const struct matmul_kernels slow_four = {.name = "own", .quantise = quantise, .run = run_slow_four};
 
 Test(tuning, a_table_that_is_slower_for_all_weights_together_is_not_taken)
 {
     static const struct matmul_kernels other = {.name = "other", .quantise = quantise, .run = run_slow_six};
-    cr_assert(!table_taken(&other));
+    cr_assert(!table_taken(&slow_four, &other));
 }
 
 Test(tuning, a_table_that_is_faster_for_all_weights_is_taken)
@@ -369,8 +379,52 @@ Test(tuning, a_table_that_is_faster_for_all_weights_is_taken)
     other = (struct matmul_kernels){.name = "other", .quantise = quantise, .run = best()->run};
     bool taken = false; /* other work on the machine may hide even this */
     for (int i = 0; i < 20 && !taken; i++)
-        taken = table_taken(&other);
+        taken = table_taken(&slow_four, &other);
     cr_assert(taken);
+}
+
+/* Tables on a machine whose constants prefetch badly. */
+static void run_badly(const struct matmul_matrix *m, const struct matmul_input *in, uint32_t first,
+                      uint32_t last, float *out, size_t stride, void *scratch)
+{
+    best()->run(m, in, first, last, out, stride, scratch);
+    busy(in->variant.hint == MATMUL_HINT_BUILT ? 200 : 0);
+}
+
+static void run_badly_and_slow(const struct matmul_matrix *m, const struct matmul_input *in, uint32_t first,
+                               uint32_t last, float *out, size_t stride, void *scratch)
+{
+    run_badly(m, in, first, last, out, stride, scratch);
+    busy(40);
+}
+
+Test(tuning, a_table_is_tried_with_the_prefetches_that_suit_the_machine)
+{
+    static const struct matmul_kernels own = {.name = "own", .quantise = quantise, .run = run_badly_and_slow},
+                                       other = {.name = "other", .quantise = quantise, .run = run_badly};
+    bool taken = false;
+    for (int i = 0; i < 20 && !taken; i++)
+        taken = table_taken(&own, &other);
+    cr_assert(taken);
+}
+
+Test(tuning, a_kind_too_small_to_be_measured_prefetches_as_the_largest)
+{
+    static const struct matmul_kernels own = {.name = "own", .quantise = quantise, .run = run_badly};
+    struct tuning t;
+    uint32_t n_lent = 0;
+    for (int i = 0; i < 20 && n_lent < TUNING_CLASSES; i++) {
+        measured_with(&own, NULL, 16, &t);
+        for (uint32_t c = n_lent = 0; c < TUNING_CLASSES; c++) {
+            struct matmul_variant few = t.choice[MATMUL_Q6_K][c].variant;
+            cr_assert_eq(t.choice[MATMUL_Q6_K][c].state, TUNING_BUILT);
+            cr_assert_eq(few.hint, t.choice[MATMUL_Q4_K][c].variant.hint);
+            cr_assert_eq(few.ahead, t.choice[MATMUL_Q4_K][c].variant.ahead);
+            cr_assert_eq(few.shape, MATMUL_SHAPE_BUILT);
+            n_lent += few.hint != MATMUL_HINT_BUILT;
+        }
+    }
+    cr_assert_eq(n_lent, TUNING_CLASSES);
 }
 
 Test(tuning, an_empty_file_and_a_directory_are_refused_by_name)
