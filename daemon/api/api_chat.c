@@ -159,15 +159,19 @@ void chat_defaults(struct params *p)
     p->chat.add_generation_prompt = true;
 }
 
-int chat_dialect_prepare(struct generation *g, struct api_error *err)
+int chat_prepare_logprobs(struct params *p, struct api_error *err)
 {
-    struct params *p = &g->p;
-    if (!p->chat.messages)
-        return api_invalid(err, "messages", "messages is missing");
     if (p->logprobs && !p->chat_logprobs)
         return api_invalid(err, "top_logprobs", "top_logprobs needs logprobs to be true");
     p->has_logprobs = p->chat_logprobs;
-    return chat_prepare(g, err);
+    return 0;
+}
+
+int chat_dialect_prepare(struct generation *g, struct api_error *err)
+{
+    if (!g->p.chat.messages)
+        return api_invalid(err, "messages", "messages is missing");
+    return chat_prepare_logprobs(&g->p, err) < 0 ? -1 : chat_prepare(g, err);
 }
 
 /* --- replies --- */
@@ -214,15 +218,22 @@ static void put_chat_logprob(struct buf *out, struct reply_list *l)
     buf_puts(out, "]}");
 }
 
+void chat_put_logprobs(struct buf *out, const struct choice *c, const struct piece *piece)
+{
+    buf_puts(out, "[");
+    put_items(c, piece->from, piece->to, put_chat_logprob);
+    buf_puts(out, "]");
+}
+
 static void put_chat_logprobs(struct buf *out, const struct choice *c, const struct piece *piece)
 {
     if (!c->g->p.has_logprobs || !piece) {
         buf_puts(out, "null");
         return;
     }
-    buf_puts(out, "{\"content\":[");
-    put_items(c, piece->from, piece->to, put_chat_logprob);
-    buf_puts(out, "],\"refusal\":null}");
+    buf_puts(out, "{\"content\":");
+    chat_put_logprobs(out, c, piece);
+    buf_puts(out, ",\"refusal\":null}");
 }
 
 static void put_calls(struct buf *out, const struct answer *a)

@@ -157,14 +157,18 @@ static void read_common(struct chat_json *c, const json_t *body)
         {"tools", SHAPE_ARRAY},
         {"options", SHAPE_OBJECT},
         {"think", SHAPE_BOOL | SHAPE_STRING},
+        {"context", SHAPE_ARRAY},
+        {"logprobs", SHAPE_BOOL},
         {0},
     };
+    static const char *const same[] = {"logprobs", "logprobs", "top_logprobs", "top_logprobs", NULL};
     if (fields_have_shapes(body, shapes, c->err) < 0)
         return;
     const json_t *stream = json_object_get(body, "stream"), *tools = json_object_get(body, "tools");
     read_format(c, json_object_get(body, "format"));
     read_options(c, json_object_get(body, "options"));
     read_think(c, json_object_get(body, "think"));
+    chat_json_copy(c, body, same);
     chat_json_set(c, "stream", json_boolean(!json_is_false(stream)));
     for (size_t i = 0; i < json_array_size(tools); i++)
         if (json_array_append(c->tools, json_array_get(tools, i)) < 0)
@@ -194,19 +198,34 @@ static json_t *translate_chat(const json_t *body, struct api_error *err)
     return chat_json_close(&c);
 }
 
+/* What would change the text and is not done. Replies have an empty `context`, which may come back. */
+static void refuse_some(const json_t *body, bool raw, bool fills, struct api_error *err)
+{
+    if (json_array_size(json_object_get(body, "images")))
+        api_invalid(err, "images", "images is not supported: the model reads text only");
+    if (json_string_length(json_object_get(body, "template")))
+        api_invalid(err, "template",
+                    "template is not supported: prompts are written with the model's own, or with none where "
+                    "raw is true");
+    if (json_array_size(json_object_get(body, "context")))
+        api_invalid(err, "context", "context is not supported: send the messages before to /api/chat");
+    if ((raw || fills) && json_string_length(json_object_get(body, "system")))
+        api_invalid(err, "system", "system is not supported beside %s: no template writes the prompt",
+                    raw ? "raw" : "suffix");
+}
+
 /* A prompt is a user's message, unless it is raw. */
 static json_t *translate_generate(const json_t *body, struct api_error *err)
 {
     const char *system = chat_json_word(body, "system"), *prompt = chat_json_word(body, "prompt");
+    json_t *suffix = json_object_get(body, "suffix");
+    bool fills = json_string_length(suffix) > 0, raw = json_is_true(json_object_get(body, "raw"));
     struct chat_json c;
     if (chat_json_open(&c, err) < 0)
         return NULL;
     read_common(&c, body);
-    if (json_array_size(json_object_get(body, "images")))
-        api_invalid(err, "images", "images is not supported: the model reads text only");
-    json_t *suffix = json_object_get(body, "suffix");
-    bool fills = json_string_length(suffix) > 0;
-    if ((fills || json_is_true(json_object_get(body, "raw"))) && prompt && *prompt) {
+    refuse_some(body, raw, fills, err);
+    if ((fills || raw) && prompt && *prompt) {
         json_object_del(c.body, "messages");
         chat_json_set(&c, "prompt", json_string(prompt));
         if (fills)
@@ -234,6 +253,8 @@ static int prepare(struct generation *g, struct api_error *err)
     if (!g->p.has_prompt)
         return chat_dialect_prepare(g, err);
     g->p.format = toolcall_format_find("none");
+    if (chat_prepare_logprobs(&g->p, err) < 0)
+        return -1;
     return g->p.infill.suffix.len ? openai_put_suffix(g, err) : 0;
 }
 
@@ -318,12 +339,23 @@ static void close_last(struct buf *out, const struct choice *c)
         (unsigned long long)ns_of(t.prefill_ms), c->n_tokens, (unsigned long long)ns_of(t.decode_ms));
 }
 
+/* The log-probabilities of a piece of text, if they are asked for; the first line of the piece has them. */
+static void put_logprobs(struct buf *out, const struct choice *c, const struct piece *piece)
+{
+    if (!c->g->p.has_logprobs || !piece || piece->to == piece->from)
+        return;
+    buf_puts(out, ",\"logprobs\":");
+    chat_put_logprobs(out, c, piece);
+}
+
 static void reply(struct generation *g, struct buf *out)
 {
     struct choice *c = g->choices;
+    struct piece whole = choice_whole(c);
     answer_take_whole(c);
     open_line(out, g);
     put_text(out, c, &c->answer->content, &c->answer->reasoning, 0);
+    put_logprobs(out, c, &whole);
     close_last(out, c);
 }
 
@@ -340,21 +372,34 @@ static void event(struct choice *c, struct buf *out, const struct toolcall_event
     open_line(out, c->g);
     put_text(out, c, e->kind == TOOLCALL_TEXT ? &piece : &none,
              e->kind == TOOLCALL_REASONING ? &piece : &none, call ? a->n_calls - 1 : a->n_calls);
+    put_logprobs(out, c, a->piece);
+    a->piece = NULL;
     buf_puts(out, ",\"done\":false}\n");
+}
+
+static void put_empty(struct choice *c, struct buf *out, const struct piece *tokens)
+{
+    const struct buf none = {0};
+    open_line(out, c->g);
+    put_text(out, c, &none, &none, c->answer->n_calls);
+    put_logprobs(out, c, tokens);
 }
 
 static void delta(struct choice *c, struct buf *out, const struct piece *piece)
 {
-    (void)out;
+    size_t before = out->len;
     answer_take(c, piece, false);
+    if (!c->g->p.has_logprobs || piece->to == piece->from || out->len != before)
+        return;
+    put_empty(c, out, piece); /* its text is held back, its tokens are not */
+    buf_puts(out, ",\"done\":false}\n");
 }
 
 static void end(struct choice *c, struct buf *out, const struct piece *piece)
 {
-    const struct buf none = {0};
+    size_t before = out->len;
     answer_take(c, piece, true);
-    open_line(out, c->g);
-    put_text(out, c, &none, &none, c->answer->n_calls);
+    put_empty(c, out, out->len == before ? piece : NULL);
     close_last(out, c);
 }
 

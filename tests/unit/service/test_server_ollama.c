@@ -91,7 +91,8 @@ Test(ollama, ollamas_raw_prompt_is_taken_as_it_is)
     start_template(HERMES, "auto");
     script(" Yes.<tool_call><|endoftext|>");
     struct reply r =
-        post("/api/generate", "{\"prompt\":\"a b\",\"raw\":true,\"system\":\"s\",\"stream\":false}");
+        post("/api/generate", "{\"prompt\":\"a b\",\"raw\":true,\"system\":\"\",\"template\":\"\","
+                              "\"context\":[],\"images\":[],\"stream\":false}");
     json_t *root = reply_json(&r);
     cr_assert_eq(r.status, 200, "%s", r.body);
     cr_assert_str_eq(json_text(root, "response"), " Yes.<tool_call>");
@@ -106,6 +107,84 @@ Test(ollama, ollamas_raw_prompt_is_taken_as_it_is)
     cr_assert_eq(r.status, 400);
     cr_assert(strstr(r.body, "format must be"), "%s", r.body);
     reply_free(&r);
+    stop();
+}
+
+/* Ollama itself refuses what a raw prompt has no place for. */
+Test(ollama, what_would_change_a_prompt_is_refused_where_it_cannot)
+{
+    static const struct {
+        const char *members, *words;
+    } cases[] = {
+        {"\"template\":\"{{ .Prompt }}\"", "template is not supported"},
+        {"\"context\":[1,2]", "context is not supported"},
+        {"\"context\":5", "context must be an array (got 5)"},
+        {"\"raw\":true,\"template\":\"{{ .Prompt }}\"", "template is not supported"},
+        {"\"raw\":true,\"system\":\"s\"", "system is not supported beside raw"},
+        {"\"raw\":true,\"context\":[1]", "context is not supported"},
+        {"\"suffix\":\"b\",\"system\":\"s\"", "system is not supported beside suffix"},
+        {"\"logprobs\":1", "logprobs must be true or false (got 1)"},
+        {"\"top_logprobs\":2", "top_logprobs needs logprobs to be true"},
+        {"\"raw\":true,\"top_logprobs\":2", "top_logprobs needs logprobs to be true"},
+        {"\"logprobs\":true,\"top_logprobs\":21", "top_logprobs must be between 0 and 20 (got 21)"},
+    };
+    start_template(HERMES, "auto");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[256];
+        snprintf(body, sizeof body, "{\"prompt\":\"a\",%s}", cases[i].members);
+        struct reply r = post("/api/generate", body);
+        cr_expect_eq(r.status, 400, "%s: %s", body, r.body);
+        cr_expect(strstr(r.body, cases[i].words), "%s: %s", body, r.body);
+        reply_free(&r);
+    }
+    stop();
+}
+
+/* The number of log-probabilities in all lines of a reply, each with two alternatives; and of the tokens. */
+static size_t count_logprobs(struct reply r, double *n_tokens)
+{
+    size_t n = 0, i;
+    json_t *item;
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    for (char *line = strtok(r.body, "\n"); line; line = strtok(NULL, "\n")) {
+        json_t *root = json_loads(line, 0, NULL);
+        cr_assert(root, "%s", line);
+        json_array_foreach(json_object_get(root, "logprobs"), i, item)
+        {
+            cr_assert_eq(json_array_size(json_object_get(item, "top_logprobs")), 2, "%s", line);
+            cr_assert(json_is_array(json_object_get(item, "bytes")), "%s", line);
+        }
+        n += json_array_size(json_object_get(root, "logprobs"));
+        if (json_is_true(json_object_get(root, "done")))
+            *n_tokens = json_number(root, "eval_count");
+        json_decref(root);
+    }
+    reply_free(&r);
+    return n;
+}
+
+Test(ollama, each_token_has_its_log_probability_once)
+{
+    static const char *const bodies[] = {"\"raw\":true,\"stream\":false", "\"raw\":true", "\"stream\":false",
+                                         "\"think\":true"};
+    start_template(THINKS, "auto");
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+        char body[256];
+        double n = 0;
+        script("Hm.</think>See.<|endoftext|>");
+        snprintf(body, sizeof body, "{\"prompt\":\"a\",\"logprobs\":true,\"top_logprobs\":2,%s}", bodies[i]);
+        size_t found = count_logprobs(post("/api/generate", body), &n);
+        cr_expect(found == (size_t)n && found > 4, "%s: %zu of %g", body, found, n);
+    }
+    for (int streams = 0; streams < 2; streams++) {
+        char more[96];
+        double n = 0;
+        script("Hm.</think>See. " CALL "<|endoftext|>");
+        snprintf(more, sizeof more, "\"logprobs\":true,\"top_logprobs\":2,\"stream\":%s,",
+                 streams ? "true" : "false");
+        size_t found = count_logprobs(ask_ollama(more), &n);
+        cr_expect(found == (size_t)n && found > 10, "stream %d: %zu of %g", streams, found, n);
+    }
     stop();
 }
 

@@ -29,6 +29,17 @@ await check("generate takes a prompt for the template, and a raw one", async () 
     assert.equal(await join(await client.generate({ ...raw, stream: true }), (p) => p.response), response);
 });
 
+await check("log-probabilities come with the tokens, whole and streamed", async () => {
+    const asked = { model: "any", messages, options, logprobs: true, top_logprobs: 2 };
+    const whole = await client.chat(asked);
+    const token = ({ token, logprob, top_logprobs }) => ({ token, logprob, top: top_logprobs.map((t) => t.token) });
+    assert.equal(whole.logprobs.map((t) => t.token).join(""), whole.message.content);
+    const streamed = [];
+    for await (const line of await client.chat({ ...asked, stream: true })) streamed.push(...(line.logprobs ?? []));
+    assert.deepEqual(streamed.map(token), whole.logprobs.map(token));
+    assert.equal(whole.logprobs[0].top_logprobs.length, 2);
+});
+
 await check("vectors of one text and of several", async () => {
     const { embeddings } = await client.embed({ model: "any", input: [content, "Once"] });
     const one = await client.embed({ model: "any", input: "Once" });
