@@ -507,8 +507,15 @@ static void last(struct generation *g, struct buf *out)
     buf_puts(out, "data: [DONE]\n\n");
 }
 
+static const struct dialect_of_body others[] = {
+    {"inputs", &dialect_tgi_generate},
+    {"text", &dialect_sglang},
+    {"input_ids", &dialect_sglang},
+    {0},
+};
+
 const struct dialect dialect_generate = {
-    .id_prefix = "gen-", .reply = reply, .delta = delta, .end = end, .last = last};
+    .id_prefix = "gen-", .others = others, .reply = reply, .delta = delta, .end = end, .last = last};
 
 void api_generate(struct request *r)
 {

@@ -1,6 +1,7 @@
-/* api_tgi.c - TGI's dialect: POST /generate_stream and POST /. A body {"inputs", "parameters"} is translated
- * into /generate's fields; each event has one token. Where a character takes several tokens its text comes
- * with the last of them, so the texts of all tokens are the text. */
+/* api_tgi.c - TGI's dialect: POST /generate_stream, POST / and, for bodies with `inputs`, POST /generate. A
+ * body {"inputs", "parameters"} is translated into /generate's fields; each event has one token. Where a
+ * character takes several tokens its text comes with the last of them, so the texts of all tokens are the
+ * text. */
 #include "api.h"
 #include "api_openai_private.h"
 #include "generation/generation.h"
@@ -152,15 +153,33 @@ static const char *finish_of(const struct choice *c)
     return !strcmp(c->finish, "stop") ? "stop_sequence" : "length";
 }
 
-static void put_token(struct buf *out, const struct choice *c, uint32_t i, const char *text, size_t len)
+static void put_one(struct buf *out, const struct choice *c, int32_t token, double logprob, const char *text,
+                    size_t len)
 {
-    const struct engine_token *t = &c->e.out[i];
-    bool special = tokenizer_piece(c->g->model->tokenizer, t->token, false).len == 0;
-    buf_printf(out, "{\"id\":%d,\"text\":", t->token);
+    bool special = tokenizer_piece(c->g->model->tokenizer, token, false).len == 0;
+    buf_printf(out, "{\"id\":%d,\"text\":", token);
     json_put_string(out, text, len);
     buf_puts(out, ",\"logprob\":");
-    json_put_number(out, t->logprob, 7);
+    json_put_number(out, logprob, 7);
     buf_printf(out, ",\"special\":%s}", special ? "true" : "false");
+}
+
+static void put_token(struct buf *out, const struct choice *c, uint32_t i, const char *text, size_t len)
+{
+    put_one(out, c, c->e.out[i].token, c->e.out[i].logprob, text, len);
+}
+
+/* The likeliest tokens in place of token i. */
+static void put_top(struct buf *out, const struct choice *c, uint32_t i)
+{
+    const struct step_top *top = c->e.top + (size_t)i * c->e.n_top;
+    buf_puts(out, "[");
+    for (uint32_t k = 0; k < c->e.n_top; k++) {
+        struct tokenizer_piece piece = tokenizer_piece(c->g->model->tokenizer, top[k].token, true);
+        buf_puts(out, k ? "," : "");
+        put_one(out, c, top[k].token, top[k].logprob, piece.s, piece.len);
+    }
+    buf_puts(out, "]");
 }
 
 static void put_whole(struct buf *out, const struct choice *c)
@@ -186,6 +205,11 @@ static void put_item(struct buf *out, struct reply_list *l)
     put_token(out, c, l->i, piece.s, piece.len);
 }
 
+static void put_top_item(struct buf *out, struct reply_list *l)
+{
+    put_top(out, l->of, l->i);
+}
+
 static void reply(struct generation *g, struct buf *out)
 {
     const struct choice *c = g->choices;
@@ -196,6 +220,10 @@ static void reply(struct generation *g, struct buf *out)
         put_details(out, c);
         buf_puts(out, ",\"prefill\":[],\"tokens\":[");
         put_items(c, 0, c->n_tokens, put_item);
+        if (c->e.n_top) {
+            buf_puts(out, "],\"top_tokens\":[");
+            put_items(c, 0, c->n_tokens, put_top_item);
+        }
         buf_puts(out, "]}");
     }
     buf_puts(out, "}\n");
@@ -213,6 +241,10 @@ static void put_event(struct choice *c, struct buf *out, uint32_t i, const char 
 {
     buf_printf(out, "data: {\"index\":%u,\"token\":", i + 1);
     put_token(out, c, i, text, len);
+    if (c->e.n_top) {
+        buf_puts(out, ",\"top_tokens\":");
+        put_top(out, c, i);
+    }
     buf_puts(out, ",\"generated_text\":");
     if (last)
         put_whole(out, c);
@@ -266,3 +298,5 @@ const struct dialect dialect_tgi = {COMMON, .translate = translate, .names = nam
                                     .streams = true};
 const struct dialect dialect_tgi_root = {COMMON, .translate = translate_root, .names = names,
                                          .reply = reply_root};
+const struct dialect dialect_tgi_generate = {COMMON, .translate = translate_root, .names = names,
+                                             .reply = reply, .put_error = api_tgi_put_error};

@@ -1,6 +1,7 @@
 #include "constraint.h"
 #include "generation.h"
 #include "grammar/matcher.h"
+#include "json/json.h"
 #include "sampler/banned.h"
 #include "schema/schema.h"
 #include "schema/tool_grammar.h"
@@ -11,6 +12,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define SCHEMA_TEXT_VALUES 16384 /* members and items of a schema that came as a text */
 
 struct cached {
     enum constraint_kind kind;
@@ -43,8 +46,29 @@ static int ask(struct field_reader *r, const char *field, enum constraint_kind k
     return 0;
 }
 
+/* A schema that came as a text, as some clients send it; NULL with *r->err. */
+static const json_t *schema_of_text(struct field_reader *r, const struct field *f, const json_t *text)
+{
+    const struct json_limits limits = {.max_values = SCHEMA_TEXT_VALUES, .max_depth = JSON_MAX_DEPTH_IN_BODY};
+    struct params *p = r->out;
+    struct api_error e = {0};
+    json_t *root = json_read(json_string_value(text), json_string_length(text), &limits, &e);
+    json_decref(p->schema);
+    p->schema = root;
+    if (!root && e.status == 400)
+        api_invalid(r->err, f->name, "%s must be a JSON schema, also where it is a text: %s", f->name,
+                    e.message);
+    else if (!root)
+        api_out_of_memory(r->err);
+    return root;
+}
+
 static int read_schema(struct field_reader *r, const struct field *f, const json_t *value)
 {
+    if (json_string_length(value))
+        value = schema_of_text(r, f, value);
+    if (!value)
+        return -1;
     if (!json_is_object(value) && !json_is_boolean(value))
         return api_invalid(r->err, f->name, "%s must be a JSON schema (got %s)", f->name, field_got(value));
     return ask(r, f->name, CONSTRAINT_SCHEMA, value);

@@ -183,6 +183,7 @@ static void prepared(struct request *r)
     assert(!g->model || g->model->n_preparing > 0);
     if (g->model)
         g->model->n_preparing--;
+    r->put_error = g->dialect->put_error;
     request_drop_body(r);
     if (!r->connection || g->cancelled) {
         fail_with(g, 499, "cancelled", "the request was cancelled", OUTCOME_CANCELLED);

@@ -126,6 +126,7 @@ struct params {
     uint32_t timeout_ms, queue_timeout_ms;
     int32_t priority;
     struct constraint constraint;
+    json_t *schema; /* the constraint's, if it came as a text, while it is prepared; owned */
     struct banned_field banned;
     struct sampling sampling; /* filters that the decoder lacks */
 
@@ -229,8 +230,18 @@ struct piece {
     uint32_t from, to;
 };
 
+struct dialect_of_body {
+    const char *member;
+    const struct dialect *dialect;
+};
+
 struct dialect {
     const char *id_prefix;
+    /* Other dialects of the route, each for bodies that have its member and no `prompt`; ends with an empty
+     * row; or NULL. */
+    const struct dialect_of_body *others;
+    /* Writes errors where the body has chosen the dialect; NULL: as the route does. */
+    void (*put_error)(struct buf *out, const struct api_error *e);
     const struct field *fields; /* before the common ones, which hold as well */
     const struct field
         *own_fields;            /* and before these, of what `translate` writes or the route has; or NULL */
@@ -263,7 +274,8 @@ struct dialect {
     bool streams;      /* unless the body says "stream": false */
 };
 extern const struct dialect dialect_embeddings, dialect_ollama_embed, dialect_ollama_embeddings,
-    dialect_llama_embedding, dialect_tei_embed, dialect_tgi, dialect_tgi_root;
+    dialect_llama_embedding, dialect_tei_embed, dialect_tgi, dialect_tgi_root, dialect_tgi_generate,
+    dialect_sglang;
 extern const struct dialect dialect_generate, dialect_completions, dialect_chat, dialect_messages,
     dialect_count, dialect_ollama_chat, dialect_ollama_generate, dialect_responses, dialect_llama,
     dialect_infill, dialect_template;

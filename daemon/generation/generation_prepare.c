@@ -364,6 +364,15 @@ static int translate(struct generation *g, struct api_error *err)
     return rc;
 }
 
+static void choose_dialect(struct generation *g)
+{
+    const struct dialect_of_body *d = json_object_get(g->body, "prompt") ? NULL : g->dialect->others;
+    while (d && d->member && !json_object_get(g->body, d->member))
+        d++;
+    if (d && d->member)
+        g->dialect = d->dialect;
+}
+
 /* Fields that another dialect calls otherwise. */
 static const struct field renamed_fields[] = {{.name = "max_completion_tokens"}, {0}};
 static const struct field tgi_names[] = {{.name = "inputs"}, {.name = "parameters"}, {0}};
@@ -381,6 +390,7 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
     g->body = json_read(r->body, r->body_len, &limits, err);
     if (!g->body)
         return prompt.over ? generation_too_long(g, err) : -1;
+    choose_dialect(g);
     if (g->dialect->translate && translate(g, err) < 0)
         return -1;
     const struct field *tables[6];
@@ -458,6 +468,8 @@ void generation_prepare(struct request *r)
     g->p.banned.value = NULL;
     json_decref(g->p.tool_list);
     g->p.tool_list = NULL;
+    json_decref(g->p.schema);
+    g->p.schema = NULL;
     g->p.infill = (struct infill){0};
     g->p.choice.of = NULL;
 }

@@ -235,7 +235,9 @@ void request_reply(struct request *r, int status)
 void request_put_error(struct request *r, const struct api_error *e)
 {
     const struct route *form = r->route ? r->route : route_beside(r->server->routes, r->path);
-    if (form && form->put_error)
+    if (r->put_error)
+        r->put_error(&r->out, e);
+    else if (form && form->put_error)
         form->put_error(&r->out, e);
     else
         api_error_put(&r->out, e);

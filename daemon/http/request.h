@@ -74,7 +74,8 @@ struct request {
     LIST_ENTRY(request) link; /* of server.requests */
     unsigned refs;            /* libmicrohttpd, engine, pool */
 
-    const struct route *route; /* NULL: none */
+    const struct route *route;                                     /* NULL: none */
+    void (*put_error)(struct buf *out, const struct api_error *e); /* before the route's; or NULL */
     const char *method, *path;
     const char *origin;           /* of a page elsewhere that may ask; NULL: no CORS headers */
     uint64_t owner;               /* of the key it came with; 0: keys are not in use */

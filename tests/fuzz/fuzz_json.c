@@ -70,6 +70,7 @@ static void read_fields(const struct dialect *d, const json_t *body, struct aren
     else
         check_params(&p);
     json_decref(p.tool_list);
+    json_decref(p.schema);
     json_decref(chat);
 }
 
@@ -96,7 +97,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         &dialect_responses,  &dialect_llama,        &dialect_infill,
         &dialect_embeddings, &dialect_ollama_embed, &dialect_llama_embedding,
         &dialect_tei_embed,  &dialect_tgi,          &dialect_tgi_root,
-        &dialect_count,      &dialect_template};
+        &dialect_count,      &dialect_template,     &dialect_tgi_generate,
+        &dialect_sglang};
     static const struct json_limits limits = {.max_values = 5000, .max_depth = JSON_MAX_DEPTH_IN_BODY};
     struct arena a = {0};
     struct api_error err = {0};

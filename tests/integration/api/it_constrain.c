@@ -65,8 +65,10 @@ DAEMON_TEST(constrain, every_field_that_asks_for_a_language_is_obeyed)
     }
     static const char *const schemas[] = {
         "\"json_schema\":{\"const\":[1]}", "\"guided_json\":{\"const\":[1]}",
-        "\"response_format\":{\"type\":\"json_object\",\"schema\":{\"const\":[1]}}"};
-    for (size_t i = 0; i < 3; i++) {
+        "\"response_format\":{\"type\":\"json_object\",\"schema\":{\"const\":[1]}}",
+        "\"guided_json\":\"{\\\"const\\\":[1]}\"",
+        "\"structured_outputs\":{\"json\":\" {\\\"const\\\":[1]}\"}"};
+    for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++) {
         char body[256];
         snprintf(body, sizeof body, "{\"prompt\":\"Once\",\"temperature\":0,%s}", schemas[i]);
         json_t *root = post_ok("/generate", body);
