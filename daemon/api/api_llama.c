@@ -266,7 +266,7 @@ static void put_id(struct buf *out, struct reply_list *l)
 }
 
 /* Writes the members that a piece and the whole reply share. */
-static void put_piece(const struct choice *c, struct buf *out, const struct piece *piece)
+static void put_piece(const struct choice *c, struct buf *out, const struct piece *piece, bool last)
 {
     buf_puts(out, "{\"index\":0,\"content\":");
     put_piece_text(c, piece);
@@ -278,8 +278,8 @@ static void put_piece(const struct choice *c, struct buf *out, const struct piec
         put_items(c, piece->from, piece->to, put_probability);
         buf_puts(out, "]");
     }
-    buf_printf(out, ",\"id_slot\":0,\"stop\":%s", c->finish ? "true" : "false");
-    buf_printf(out, ",\"tokens_predicted\":%u,\"tokens_evaluated\":%u", c->n_tokens, c->e.n_prompt);
+    buf_printf(out, ",\"id_slot\":0,\"stop\":%s", last ? "true" : "false");
+    buf_printf(out, ",\"tokens_predicted\":%u,\"tokens_evaluated\":%u", piece->to, c->e.n_prompt);
 }
 
 static void put_end(const struct choice *c, struct buf *out)
@@ -301,7 +301,7 @@ static void reply(struct generation *g, struct buf *out)
 {
     const struct choice *c = g->choices;
     struct piece whole = choice_whole(c);
-    put_piece(c, out, &whole);
+    put_piece(c, out, &whole, true);
     put_end(c, out);
     buf_puts(out, "\n");
 }
@@ -309,14 +309,14 @@ static void reply(struct generation *g, struct buf *out)
 static void delta(struct choice *c, struct buf *out, const struct piece *piece)
 {
     buf_puts(out, "data: ");
-    put_piece(c, out, piece);
+    put_piece(c, out, piece, false); /* the text may have ended, where the client is behind */
     buf_puts(out, "}\n\n");
 }
 
 static void end(struct choice *c, struct buf *out, const struct piece *piece)
 {
     buf_puts(out, "data: ");
-    put_piece(c, out, piece);
+    put_piece(c, out, piece, true);
     put_end(c, out);
     buf_puts(out, "\n\n");
 }

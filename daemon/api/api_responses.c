@@ -540,22 +540,22 @@ static const char *item_status(const struct choice *c, const struct items *s, ui
     return i + 1 == s->n ? status_of(c) : "completed";
 }
 
-static void put_output(struct buf *out, const struct choice *c)
+static void put_output(struct buf *out, const struct choice *c, bool ended)
 {
     const struct items *s = c->answer->own;
     buf_puts(out, ",\"output\":[");
-    for (uint32_t i = 0; c->finish && s && i < s->n; i++) {
+    for (uint32_t i = 0; ended && s && i < s->n; i++) {
         buf_puts(out, i ? "," : "");
         put_item(out, c, i, item_status(c, s, i));
     }
     buf_puts(out, "]");
 }
 
-static void put_usage(struct buf *out, const struct generation *g)
+static void put_usage(struct buf *out, const struct generation *g, bool ended)
 {
     const struct choice *c = g->choices;
     uint32_t n_prompt = c->e.n_prompt;
-    if (!c->finish) {
+    if (!ended) {
         buf_puts(out, ",\"usage\":null");
         return;
     }
@@ -585,25 +585,27 @@ static void put_settings(struct buf *out, const struct params *p)
     buf_put(out, p->echoed + 1, n - 2); /* without its braces */
 }
 
+/* The first events are of one that has not ended, also where its text has when they are written. */
 static void put_response(struct buf *out, const struct generation *g, const char *status)
 {
     const struct choice *c = g->choices;
+    bool ended = strcmp(status, "in_progress");
     buf_printf(out, "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"model\":",
                g->id, (long long)g->created, status);
     chat_put_model(out, g);
     buf_puts(out, ",\"completed_at\":");
-    if (c->finish && !was_cut(c))
+    if (ended && !was_cut(c))
         json_put_uint(out, (uint64_t)time(NULL));
     else
         buf_puts(out, "null");
     buf_puts(out, ",\"incomplete_details\":");
-    if (was_cut(c))
+    if (ended && was_cut(c))
         buf_printf(out, "{\"reason\":\"%s\"}", strcmp(c->finish, "length") ? c->finish : "max_output_tokens");
     else
         buf_puts(out, "null");
     put_settings(out, &g->p);
-    put_output(out, c);
-    put_usage(out, g);
+    put_output(out, c, ended);
+    put_usage(out, g, ended);
     buf_puts(out, "}");
 }
 

@@ -438,6 +438,28 @@ SERVER_TEST(replies, a_stream_that_is_not_taken_is_not_written_and_says_the_same
     wait_rest();
 }
 
+/* Members that the last event alone may have, over a text that has ended long before its events are taken. */
+SERVER_TEST(replies, an_event_that_is_taken_late_does_not_say_that_the_text_has_ended)
+{
+    static struct events e;
+    struct reply r;
+    on_loop(long_script);
+    int fd = client_connect_narrow(f.port);
+    client_request(
+        fd, "POST", "/completion", "",
+        "{\"prompt\":\"Once\",\"n_predict\":250,\"n_probs\":20,\"ignore_eos\":true,\"stream\":true}");
+    wait_replying();
+    client_read(fd, &r, false);
+    events_read(&e, &r);
+    cr_assert_geq(e.n, 200);
+    for (size_t i = 0; i < e.n; i++)
+        cr_assert_eq(json_is_true(json_at(e.data[i], "stop")), i + 1 == e.n, "event %zu of %zu", i, e.n);
+    events_free(&e);
+    reply_free(&r);
+    close(fd);
+    wait_rest();
+}
+
 SERVER_TEST(replies, a_reply_that_is_not_taken_is_not_written)
 {
     struct reply r;

@@ -147,6 +147,25 @@ static json_t *next_event(char **at, unsigned number, char name[64])
     return root;
 }
 
+Test(responses, a_response_without_text_has_not_ended_in_its_first_events)
+{
+    char name[64];
+    start_template(SHOWS, "auto");
+    script("<|endoftext|>");
+    struct reply r = ask_responses("\"stream\":true,");
+    char *at = r.body;
+    for (unsigned i = 0; i < 2; i++) {
+        json_t *root = next_event(&at, i, name);
+        cr_assert_str_eq(json_text(root, "response.status"), "in_progress");
+        cr_assert(json_is_null(json_at(root, "response.usage")), "%s", name);
+        cr_assert(json_is_null(json_at(root, "response.completed_at")), "%s", name);
+        cr_assert_eq(json_array_size(json_at(root, "response.output")), 0);
+        json_decref(root);
+    }
+    reply_free(&r);
+    stop();
+}
+
 Test(responses, responses_stream_opens_and_closes_each_item)
 {
     static const char *const order[] = {
