@@ -1,6 +1,11 @@
-/* api_tokens.c - POST /tokenize and /detokenize: text to ids and back, without the engine. */
+/* api_tokens.c - POST /tokenize and /detokenize: text to ids and back, without the engine. A conversation
+ * goes the way of a chat up to its prompt. */
 #include "api.h"
+#include "api_chat.h"
+#include "api_openai_private.h"
+#include "base/utf8.h"
 #include "json/json_fields.h"
+#include "json/json_member.h"
 #include "generation/generation.h"
 
 #include <assert.h>
@@ -13,6 +18,7 @@ struct token_params {
     const char *content;
     size_t content_len;
     bool add_special, parse_special, counts; /* vLLM's: by `prompt`, whose reply has their number */
+    bool strings, pieces;                    /* their texts too, as vLLM and llama-server show them */
     const json_t *tokens;
 };
 
@@ -44,14 +50,16 @@ static int read_prompt_text(struct field_reader *r, const struct field *f, const
     return read_content(r, f, value);
 }
 
-#define AT(field) offsetof(struct token_params, field)
+#define IN(field) offsetof(struct token_params, field)
 static const struct field tokenize_fields[] = {
     {.name = "content", .kind = FIELD_CUSTOM, .read = read_content},
     {.name = "prompt", .kind = FIELD_CUSTOM, .read = read_prompt_text},
     {.name = "model", .kind = FIELD_IGNORED}, /* it was found before */
-    {.name = "add_special", .kind = FIELD_BOOL, .offset = AT(add_special)},
-    {.name = "add_special_tokens", .kind = FIELD_BOOL, .offset = AT(add_special)},
-    {.name = "parse_special", .kind = FIELD_BOOL, .offset = AT(parse_special)},
+    {.name = "add_special", .kind = FIELD_BOOL, .offset = IN(add_special)},
+    {.name = "add_special_tokens", .kind = FIELD_BOOL, .offset = IN(add_special)},
+    {.name = "parse_special", .kind = FIELD_BOOL, .offset = IN(parse_special)},
+    {.name = "return_token_strs", .kind = FIELD_BOOL, .offset = IN(strings)},
+    {.name = "with_pieces", .kind = FIELD_BOOL, .offset = IN(pieces)},
     {0},
 };
 static const struct field detokenize_fields[] = {
@@ -91,6 +99,41 @@ static void answer(struct request *r)
     request_resume(r);
 }
 
+/* The text of each token; bytes that are no character by themselves are U+FFFD. */
+static void put_strings(struct buf *out, const struct tokenizer *t, const int32_t *ids, size_t n)
+{
+    buf_puts(out, ",\"token_strs\":[");
+    for (size_t i = 0; i < n; i++) {
+        struct tokenizer_piece piece = tokenizer_piece(t, ids[i], true);
+        buf_puts(out, i ? "," : "");
+        json_put_string(out, piece.s, piece.len);
+    }
+    buf_puts(out, "]");
+}
+
+/* {"id", "piece"} of each token, the piece as a text or, where it is none by itself, as bytes. */
+static void put_pieces(struct buf *out, const struct tokenizer *t, const int32_t *ids, size_t n)
+{
+    buf_puts(out, "[");
+    for (size_t i = 0; i < n; i++) {
+        struct tokenizer_piece piece = tokenizer_piece(t, ids[i], true);
+        bool whole = utf8_valid(piece.s, piece.len) == piece.len;
+        buf_printf(out, "%s{\"id\":%d,\"piece\":", i ? "," : "", ids[i]);
+        if (whole)
+            json_put_string(out, piece.s, piece.len);
+        for (uint32_t k = 0; !whole && k < piece.len; k++)
+            buf_printf(out, "%s%u", k ? "," : "[", (unsigned char)piece.s[k]);
+        buf_puts(out, whole ? "}" : "]}");
+    }
+    buf_puts(out, "]");
+}
+
+/* What vLLM's reply has behind the ids. */
+static void put_count(struct buf *out, size_t n, uint32_t n_ctx)
+{
+    buf_printf(out, ",\"count\":%zu,\"max_model_len\":%u", n, n_ctx);
+}
+
 static void encode(struct request *r, const struct token_params *p)
 {
     struct tokenizer_flags flags = {.add_special = p->add_special, .parse_special = p->parse_special};
@@ -110,9 +153,14 @@ static void encode(struct request *r, const struct token_params *p)
         return;
     }
     buf_puts(&r->out, "{\"tokens\":");
-    json_put_ids(&r->out, ids, n);
+    if (p->pieces)
+        put_pieces(&r->out, r->model->tokenizer, ids, n);
+    else
+        json_put_ids(&r->out, ids, n);
     if (p->counts)
-        buf_printf(&r->out, ",\"count\":%zu,\"max_model_len\":%u", n, r->model->n_ctx);
+        put_count(&r->out, n, r->model->n_ctx);
+    if (p->strings)
+        put_strings(&r->out, r->model->tokenizer, ids, n);
     buf_puts(&r->out, "}\n");
     free(ids);
 }
@@ -134,14 +182,63 @@ static void answer_long(struct request *r)
     answer(r);
 }
 
+/* --- a conversation --- */
+
+static const struct field chat_own_fields[] = {
+    {.name = "return_token_strs", .kind = FIELD_BOOL, .offset = AT(include_usage)},
+    INERT("add_special_tokens"),
+    {0},
+};
+
+static void put_chat_tokens(struct generation *g, struct buf *out)
+{
+    const struct engine_request *e = &g->choices->e;
+    buf_puts(out, "{\"tokens\":");
+    json_put_ids(out, e->prompt, e->n_prompt);
+    put_count(out, e->n_prompt, g->model->n_ctx);
+    if (g->p.include_usage)
+        put_strings(out, g->model->tokenizer, e->prompt, e->n_prompt);
+    buf_puts(out, "}\n");
+}
+
+const struct dialect dialect_tokenize = {.id_prefix = "chatcmpl-",
+                                         .fields = chat_fields,
+                                         .own_fields = chat_extras,
+                                         .extras = chat_own_fields,
+                                         .defaults = chat_defaults,
+                                         .prepare = chat_dialect_prepare,
+                                         .reply = put_chat_tokens,
+                                         .mends = true,
+                                         .counts = true};
+
+static void open_chat(struct request *r)
+{
+    if (!r->connection || r->gone) {
+        request_drop_body(r);
+    } else if (generator_admits(r->server->generator, &r->error) < 0) {
+        request_drop_body(r);
+        request_fail(r, &r->error);
+        request_resume(r);
+    } else {
+        generation_open(r, &dialect_tokenize);
+    }
+}
+
+/* --- where it is done --- */
+
 struct text_work { /* the request's context */
     char model[256];
+    bool chat;
     void (*work)(struct request *r);
 };
 
+/* What is known before the body is read. */
 static void read_model(struct request *r)
 {
     struct text_work *t = r->context;
+    const char *value;
+    size_t n;
+    t->chat = t->work == tokenize && json_member_find(r->body, r->body_len, "messages", &value, &n);
     if (r->server->generator->source)
         generation_read_model(r, t->model, sizeof t->model);
 }
@@ -157,10 +254,15 @@ static bool ref_model(struct request *r)
 static void begin_long(struct request *r)
 {
     const struct text_work *t = r->context;
-    if (ref_model(r))
+    if (t->chat) {
+        assert(r->server->generator->n_texts > 0);
+        r->server->generator->n_texts--;
+        open_chat(r);
+    } else if (ref_model(r)) {
         request_wait_for(r, POOL_TEXT, t->work, answer_long);
-    else
+    } else {
         answer_long(r);
+    }
 }
 
 /* On the spot, or when the body is large on the pool, as one of those that queue_limit lets wait. */
@@ -187,6 +289,10 @@ static void work_on(struct request *r, void (*work)(struct request *))
         request_wait_for(r, POOL_TEXT, read_model, begin_long);
     } else {
         read_model(r);
+        if (t->chat) {
+            open_chat(r);
+            return;
+        }
         if (ref_model(r))
             work(r);
         answer(r);
@@ -255,6 +361,8 @@ static void decode(struct request *r, const json_t *tokens)
         return;
     }
     buf_puts(&r->out, "{\"content\":");
+    json_put_string(&r->out, text ? text : "", len);
+    buf_puts(&r->out, ",\"prompt\":"); /* vLLM's name of it */
     json_put_string(&r->out, text ? text : "", len);
     buf_puts(&r->out, "}\n");
     free(text);

@@ -98,7 +98,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         &dialect_embeddings, &dialect_ollama_embed, &dialect_llama_embedding,
         &dialect_tei_embed,  &dialect_tgi,          &dialect_tgi_root,
         &dialect_count,      &dialect_template,     &dialect_tgi_generate,
-        &dialect_sglang};
+        &dialect_sglang,     &dialect_tokenize};
     static const struct json_limits limits = {.max_values = 5000, .max_depth = JSON_MAX_DEPTH_IN_BODY};
     struct arena a = {0};
     struct api_error err = {0};

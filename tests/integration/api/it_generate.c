@@ -233,8 +233,54 @@ DAEMON_TEST(tokens, text_becomes_ids_and_text_again)
     r = post("/detokenize", "{\"tokens\":[424,440,258,397]}");
     root = reply_json(&r);
     cr_assert_str_eq(json_text(root, "content"), "Once upon a time");
+    cr_assert_str_eq(json_text(root, "prompt"), "Once upon a time");
     json_decref(root);
     reply_free(&r);
+}
+
+#define TALK "\"messages\":[{\"role\":\"user\",\"content\":\"Once\"}]"
+
+/* Also in a body that is read on the pool. */
+DAEMON_TEST(tokens, a_conversation_has_the_ids_of_its_prompt)
+{
+    char body[8000];
+    json_t *prompt = post_ok("/apply-template", "{" TALK "}");
+    snprintf(body, sizeof body, "{\"prompt\":\"%s\"}",
+             "<|im_start|>user\\nOnce<|im_end|>\\n<|im_start|>assistant\\n");
+    json_t *text = post_ok("/tokenize", body);
+    cr_assert_str_eq(json_text(prompt, "prompt"),
+                     "<|im_start|>user\nOnce<|im_end|>\n<|im_start|>assistant\n");
+    for (int blanks = 0; blanks <= 6000; blanks += 6000) {
+        snprintf(body, sizeof body, "{%*s" TALK ",\"return_token_strs\":true}", blanks, "");
+        json_t *chat = post_ok("/tokenize", body);
+        cr_assert(json_equal(json_at(chat, "tokens"), json_at(text, "tokens")));
+        cr_assert_eq(json_number(chat, "count"), json_number(text, "count"));
+        cr_assert_eq(json_number(chat, "max_model_len"), 1024);
+        cr_assert_str_eq(json_text(chat, "token_strs.0"), "<|im_start|>");
+        cr_assert_eq(json_array_size(json_at(chat, "token_strs")), json_number(chat, "count"));
+        json_decref(chat);
+        snprintf(body, sizeof body, "{%*s\"messages\":5}", blanks, "");
+        expect_words(post("/tokenize", body), 400, "invalid_request", "messages must be an array");
+    }
+    expect_words(post("/tokenize", "{" TALK ",\"prompt\":\"a\"}"), 400, "invalid_request",
+                 "a chat needs messages");
+    expect_words(post("/tokenize", "{" TALK ",\"frob\":1}"), 400, "invalid_request",
+                 "unknown field \"frob\"");
+    json_decref(prompt);
+    json_decref(text);
+}
+
+DAEMON_TEST(tokens, their_texts_come_when_asked_for)
+{
+    json_t *root = post_ok("/tokenize", "{\"prompt\":\"Once \\u00e9\",\"return_token_strs\":true}");
+    cr_assert_str_eq(json_text(root, "token_strs.0"), "Once");
+    cr_assert_eq(json_array_size(json_at(root, "token_strs")), json_number(root, "count"));
+    json_decref(root);
+    root = post_ok("/tokenize", "{\"content\":\"Once \\u00e9\",\"with_pieces\":true}");
+    cr_assert_str_eq(json_text(root, "tokens.0.piece"), "Once");
+    cr_assert_eq(json_number(root, "tokens.0.id"), 424);
+    cr_assert_eq(json_number(root, "tokens.2.piece.0"), 0xc3); /* a byte of two */
+    json_decref(root);
 }
 
 DAEMON_TEST(tokens, a_long_text_is_encoded_on_the_pool)

@@ -358,6 +358,13 @@ STARVED_TEST(other_dialects, "--chat-template", TOOL_MODEL, "--speculation", "of
         {"/completion", "{\"prompt\":\"a\",\"n_predict\":4,\"logit_bias\":[[1,false]],\"n_probs\":1}"},
         {"/apply-template", "{" ASKED "}"},
         {"/v1/completions", "{\"prompt\":[424],\"max_tokens\":4,\"echo\":true}"},
+        {"/tokenize", "{" ASKED ",\"return_token_strs\":true}"},
+        {"/generate", "{\"text\":[\"a\",\"b\"],\"return_logprob\":true,\"top_logprobs_num\":1,"
+                      "\"sampling_params\":{\"max_new_tokens\":4,\"regex\":\"[ab]+\"}}"},
+        {"/generate",
+         "{\"inputs\":\"a\",\"parameters\":{\"max_new_tokens\":4,\"details\":true,\"top_n_tokens\":1}}"},
+        {"/generate", "{\"prompt\":\"a\",\"max_tokens\":9,\"guided_json\":\"{\\\"const\\\":1}\"}"},
+        {"/api/chat", "{" ASKED ",\"stream\":false,\"logprobs\":true,\"options\":{\"num_predict\":4}}"},
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         walk_other(others[i][0], strdup(others[i][1]), false);
