@@ -289,6 +289,24 @@ static void refuse_state(struct chat_json *c, const json_t *body)
         api_invalid(c->err, "background", "background must be false: responses are not stored (got true)");
 }
 
+/* `include` names them, or `top_logprobs` asks for some. */
+static void read_logprobs(struct chat_json *c, const json_t *body)
+{
+    static const struct field_shape shapes[] = {{"include", SHAPE_ARRAY}, {0}};
+    const json_t *include = json_object_get(body, "include");
+    json_t *top = json_object_get(body, "top_logprobs");
+    bool wanted = json_is_number(top) && json_number_value(top) > 0;
+    fields_have_shapes(body, shapes, c->err);
+    for (size_t i = 0; i < json_array_size(include); i++) {
+        const char *word = json_string_value(json_array_get(include, i));
+        wanted |= word && !strcmp(word, "message.output_text.logprobs");
+    }
+    if (wanted)
+        chat_json_set(c, "logprobs", json_true());
+    if (top)
+        chat_json_set(c, "top_logprobs", json_incref(top));
+}
+
 static void read_settings(struct reader *r, const json_t *body)
 {
     static const char *const same[] = {"max_output_tokens",
@@ -304,6 +322,7 @@ static void read_settings(struct reader *r, const json_t *body)
                                        NULL};
     static const char *const effort[] = {"effort", "reasoning_effort", NULL};
     refuse_state(&r->c, body);
+    read_logprobs(&r->c, body);
     read_tools_of(r, json_object_get(body, "tools"));
     read_choice(r, json_object_get(body, "tool_choice"));
     read_format(&r->c, json_object_get(body, "text"));
@@ -416,6 +435,7 @@ struct item {
     enum toolcall_kind kind; /* TOOLCALL_TEXT, TOOLCALL_REASONING, TOOLCALL_BEGIN: a call */
     struct buf text;         /* the text or the reasoning */
     uint32_t call;           /* the number of the call */
+    uint32_t from, to;       /* the tokens of a text */
 };
 
 /* Stored in answer.own. */
@@ -481,13 +501,27 @@ static void put_text(struct buf *out, const struct buf *text)
     json_put_string(out, text->p ? text->p : "", text->len);
 }
 
-static void put_part(struct buf *out, const struct item *item, bool filled)
+/* The log-probabilities of tokens [from, to), if they are asked for. */
+static void put_logprobs(struct buf *out, const struct choice *c, uint32_t from, uint32_t to)
+{
+    const struct piece tokens = {.from = from, .to = c->g->p.has_logprobs ? to : from};
+    buf_puts(out, ",\"logprobs\":");
+    chat_put_logprobs(out, c, &tokens);
+}
+
+/* In a stream the deltas have the log-probabilities, and the response at its end all of them once more. */
+static void put_part(struct buf *out, const struct choice *c, const struct item *item, bool filled,
+                     bool scored)
 {
     static const struct buf none = {0};
     bool text = item->kind == TOOLCALL_TEXT;
     buf_printf(out, "{\"type\":\"%s\",\"text\":", text ? "output_text" : "reasoning_text");
     put_text(out, filled ? &item->text : &none);
-    buf_puts(out, text ? ",\"annotations\":[],\"logprobs\":[]}" : "}");
+    if (text) {
+        buf_puts(out, ",\"annotations\":[]");
+        put_logprobs(out, c, item->from, scored ? item->to : item->from);
+    }
+    buf_puts(out, "}");
 }
 
 static void put_call(struct buf *out, const struct choice *c, const struct item *item, bool filled)
@@ -501,7 +535,7 @@ static void put_call(struct buf *out, const struct choice *c, const struct item 
     buf_puts(out, "}");
 }
 
-static void put_item(struct buf *out, const struct choice *c, uint32_t i, const char *status)
+static void put_item(struct buf *out, const struct choice *c, uint32_t i, const char *status, bool scored)
 {
     const struct items *s = c->answer->own;
     const struct item *item = &s->list[i];
@@ -518,7 +552,7 @@ static void put_item(struct buf *out, const struct choice *c, uint32_t i, const 
                       ? ",\"type\":\"message\",\"role\":\"assistant\",\"content\":["
                       : ",\"type\":\"reasoning\",\"summary\":[],\"encrypted_content\":null,\"content\":[");
     if (filled)
-        put_part(out, item, true);
+        put_part(out, c, item, true, scored);
     buf_puts(out, "]}");
 }
 
@@ -546,7 +580,7 @@ static void put_output(struct buf *out, const struct choice *c, bool ended)
     buf_puts(out, ",\"output\":[");
     for (uint32_t i = 0; ended && s && i < s->n; i++) {
         buf_puts(out, i ? "," : "");
-        put_item(out, c, i, item_status(c, s, i));
+        put_item(out, c, i, item_status(c, s, i), true);
     }
     buf_puts(out, "]");
 }
@@ -580,8 +614,9 @@ static void put_settings(struct buf *out, const struct params *p)
     json_put_number(out, p->temperature, 6);
     buf_puts(out, ",\"top_p\":");
     json_put_number(out, p->top_p, 6);
-    buf_puts(out, ",\"previous_response_id\":null,\"store\":false,\"background\":false,\"top_logprobs\":0,"
-                  "\"service_tier\":\"default\",\"truncation\":\"disabled\",");
+    buf_puts(out, ",\"previous_response_id\":null,\"store\":false,\"background\":false,\"top_logprobs\":");
+    json_put_uint(out, p->logprobs);
+    buf_puts(out, ",\"service_tier\":\"default\",\"truncation\":\"disabled\",");
     buf_put(out, p->echoed + 1, n - 2); /* without its braces */
 }
 
@@ -633,7 +668,7 @@ static void put_item_event(struct choice *c, struct buf *out, const char *type, 
     struct items *s = c->answer->own;
     open_event(out, s, type);
     buf_printf(out, ",\"output_index\":%u,\"item\":", s->n - 1);
-    put_item(out, c, s->n - 1, status);
+    put_item(out, c, s->n - 1, status, false);
     buf_puts(out, "}\n\n");
 }
 
@@ -654,7 +689,7 @@ static void put_part_event(struct choice *c, struct buf *out, const char *type, 
     struct items *s = c->answer->own;
     open_inner(c, out, type);
     buf_puts(out, ",\"part\":");
-    put_part(out, &s->list[s->n - 1], filled);
+    put_part(out, c, &s->list[s->n - 1], filled, false);
     buf_puts(out, "}\n\n");
 }
 
@@ -701,13 +736,17 @@ static void stop_item(struct choice *c, struct buf *out, const char *status)
     put_item_event(c, out, "output_item.done", status);
 }
 
-static void put_delta(struct choice *c, struct buf *out, const struct toolcall_event *e)
+/* Of a text: behind its tokens up to `from`. */
+static void put_delta(struct choice *c, struct buf *out, const struct toolcall_event *e, uint32_t from)
 {
     static const char *const types[] = {[TOOLCALL_TEXT] = "output_text.delta",
                                         [TOOLCALL_REASONING] = "reasoning_text.delta",
                                         [TOOLCALL_ARGUMENTS] = "function_call_arguments.delta"};
+    const struct items *s = c->answer->own;
     open_inner(c, out, types[e->kind]);
-    buf_puts(out, e->kind == TOOLCALL_TEXT ? ",\"logprobs\":[],\"delta\":" : ",\"delta\":");
+    if (e->kind == TOOLCALL_TEXT)
+        put_logprobs(out, c, from, s->list[s->n - 1].to);
+    buf_puts(out, ",\"delta\":");
     json_put_string(out, e->s, e->n);
     buf_puts(out, "}\n\n");
 }
@@ -724,16 +763,21 @@ static void event(struct choice *c, struct buf *out, const struct toolcall_event
         stop_item(c, out, "completed");
     if (e->kind == TOOLCALL_END || (!goes_on && !text && e->kind != TOOLCALL_BEGIN))
         return;
+    const struct piece *tokens = c->answer->piece;
     if (!goes_on) {
-        if (!add_item(c, s, e->kind))
+        struct item *item = add_item(c, s, e->kind);
+        if (!item)
             return;
+        item->from = item->to = tokens->from;
         if (stream)
             start_item(c, out);
     }
+    uint32_t from = s->list[s->n - 1].to;
+    s->list[s->n - 1].to = tokens->to;
     if (text)
         buf_put(&s->list[s->n - 1].text, e->s, e->n);
     if (stream && e->kind != TOOLCALL_BEGIN)
-        put_delta(c, out, e);
+        put_delta(c, out, e, from);
 }
 
 static void begin(struct generation *g, struct buf *out)

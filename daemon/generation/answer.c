@@ -156,17 +156,22 @@ void answer_take_whole(struct choice *c)
 {
     size_t from = 0;
     uint32_t n_fed = 0; /* a token that is the beginning of a character has no bytes yet */
+    struct piece piece = {0};
+    c->answer->piece = &piece;
     for (uint32_t i = 0; i < c->n_tokens; i++) {
         size_t to = c->ends[i] < c->text.safe ? c->ends[i] : c->text.safe;
         if (to <= from)
             continue;
-        feed(c, c->text.out.p + from, to - from, i + 1 - n_fed);
+        piece = (struct piece){c->text.out.p + from, to - from, n_fed, i + 1};
+        feed(c, piece.text, piece.len, i + 1 - n_fed);
         from = to;
         n_fed = i + 1;
     }
+    piece = (struct piece){c->text.out.p + from, c->text.safe - from, n_fed, c->n_tokens};
     if (c->text.safe > from)
-        feed(c, c->text.out.p + from, c->text.safe - from, 0);
+        feed(c, piece.text, piece.len, 0);
     end(c);
+    c->answer->piece = NULL;
     c->g->request->out.failed |= c->answer->failed;
 }
 

@@ -147,6 +147,48 @@ static json_t *next_event(char **at, unsigned number, char name[64])
     return root;
 }
 
+/* The tokens of a list of log-probabilities as a text. */
+static void join_tokens(char *to, const json_t *list)
+{
+    size_t i;
+    json_t *item;
+    json_array_foreach(list, i, item)
+    {
+        cr_assert_eq(json_array_size(json_object_get(item, "top_logprobs")), 2);
+        join(to, item, "token");
+    }
+}
+
+/* Those of the message alone, in its deltas and in the response at the end. */
+Test(responses, a_message_has_the_log_probabilities_of_its_tokens)
+{
+    char name[64], deltas[256] = "", last[256] = "", whole[256] = "";
+    start_template(SHOWS, "auto");
+    script("Hm.</think>See it. " GET_CALL "<|endoftext|>");
+    struct reply r = ask_responses("\"top_logprobs\":2,");
+    json_t *root = reply_json(&r);
+    cr_assert_eq(json_number(root, "top_logprobs"), 2, "%s", r.body);
+    join_tokens(whole, json_at(root, "output.1.content.0.logprobs"));
+    json_decref(root);
+    reply_free(&r);
+    script("Hm.</think>See it. " GET_CALL "<|endoftext|>");
+    r = ask_responses("\"top_logprobs\":2,\"stream\":true,");
+    char *at = r.body;
+    for (unsigned i = 0; !*last; i++) {
+        root = next_event(&at, i, name);
+        if (!strcmp(name, "response.output_text.delta"))
+            join_tokens(deltas, json_at(root, "logprobs"));
+        if (!strcmp(name, "response.completed"))
+            join_tokens(last, json_at(root, "response.output.1.content.0.logprobs"));
+        json_decref(root);
+    }
+    cr_expect_str_eq(whole, "See it. ");
+    cr_expect_str_eq(deltas, whole);
+    cr_expect_str_eq(last, whole);
+    reply_free(&r);
+    stop();
+}
+
 Test(responses, a_response_without_text_has_not_ended_in_its_first_events)
 {
     char name[64];

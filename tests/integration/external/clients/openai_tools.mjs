@@ -73,6 +73,20 @@ await check("a streamed response has the items of the whole one", async () => {
     assert.equal(streamed.output_text, whole.output_text);
 });
 
+await check("a response's log-probabilities are those of its tokens, streamed too", async () => {
+    const body = { model: "any", input: content, temperature: 0, max_output_tokens: 12, top_logprobs: 2, include: ["message.output_text.logprobs"] };
+    const whole = await client.responses.create(body);
+    const scores = whole.output[0].content[0].logprobs;
+    assert.equal(scores.map((s) => s.token).join(""), whole.output_text);
+    assert.equal(scores[0].top_logprobs.length, 2);
+    const stream = client.responses.stream(body);
+    const deltas = [];
+    stream.on("response.output_text.delta", (e) => deltas.push(...e.logprobs));
+    const streamed = await stream.finalResponse();
+    assert.deepEqual(deltas, scores);
+    assert.deepEqual(streamed.output[0].content[0].logprobs, scores);
+});
+
 await check("a response's function call is streamed", async () => {
     const reply = await client.responses
         .stream({

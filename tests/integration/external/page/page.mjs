@@ -192,10 +192,19 @@ await check("reasoning is folded away, calls are shown, and their results go bac
   await context.close();
 });
 
-if (shots) { // for the README: a conversation with the demo's model
-  const { page, context } = await open(url);
+if (shots) { // for the README: a conversation with the demo's model, and an answer in a form
+  const { page, context } = await open(url, { viewport: { width: 1280, height: 1190 } });
+  const schema = { type: "object", properties: { name: { type: "string", pattern: "^[A-Z][a-z]{2,9}$" }, animal: { enum: ["dog", "cat", "bird"] },
+    likes: { type: "array", items: { enum: ["the park", "the ball", "to run", "to sleep"] }, minItems: 1, maxItems: 2, uniqueItems: true } },
+    required: ["name", "animal", "likes"], additionalProperties: false };
   await page.click("#tab-chat");
-  for (const text of ["Tell me a story about a dog.", "And one about the moon?"]) await say(page, text);
+  await page.fill("#max_tokens", "90");
+  await page.fill("#seed", "3");
+  await say(page, "Tell me a story about a dog.");
+  await page.click("#form > summary");
+  await page.fill("#schema", JSON.stringify(schema));
+  await page.waitForFunction(() => /takes this schema/.test(document.getElementById("schema-verdict").textContent));
+  await say(page, "Who is in it?");
   await shot(page, "page-chat");
   await context.close();
 }
