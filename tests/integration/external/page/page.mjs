@@ -198,8 +198,10 @@ if (shots) { // for the README: a conversation with the demo's model, and an ans
     likes: { type: "array", items: { enum: ["the park", "the ball", "to run", "to sleep"] }, minItems: 1, maxItems: 2, uniqueItems: true } },
     required: ["name", "animal", "likes"], additionalProperties: false };
   await page.click("#tab-chat");
+  await page.click("summary");
   await page.fill("#max_tokens", "90");
   await page.fill("#seed", "3");
+  await page.click("summary");
   await say(page, "Tell me a story about a dog.");
   await page.click("#form > summary");
   await page.fill("#schema", JSON.stringify(schema));
