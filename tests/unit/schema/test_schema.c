@@ -302,6 +302,16 @@ Test(schema, a_hostname_is_no_longer_than_names_may_be)
     cr_assert_not(accepts(HOST, host_of(11, 24, 24)));
 }
 
+#define EMAIL "{\"type\":\"string\",\"format\":\"email\"}"
+Test(schema, the_domain_of_an_address_has_a_dot)
+{
+    cr_assert(accepts(EMAIL, "\"joe.bloggs~1@mail.example.com\""));
+    cr_assert(accepts(EMAIL, "\"a@b.c\""));
+    cr_assert_not(accepts(EMAIL, "\"a@b\""));
+    cr_assert_not(accepts(EMAIL, "\"a@b.\""));
+    cr_assert_not(accepts(EMAIL, "\"a..b@c.d\""));
+}
+
 #define URI "{\"type\":\"string\",\"format\":\"uri\"}"
 
 /* So the masks of one are those of the other. */
