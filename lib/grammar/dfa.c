@@ -92,33 +92,62 @@ static bool draft_edge(struct draft *d, uint32_t lo, uint32_t hi, uint32_t to)
 
 /* ---- trimming and minimising ---- */
 
-/* Marks the states from which acceptance can be reached. Passes over all edges until none changes: automata
- * here are shallow, and going backwards through the states settles most of them in one pass. */
-static bool mark_live(const struct draft *d, bool *live)
+/* Finds how far each state is from acceptance, in symbols; DEAD: it never gets there. Passes over all edges
+ * until none changes: automata here are shallow, and going backwards through the states settles most of them
+ * in one pass. */
+static bool measure(const struct draft *d, uint32_t *far)
 {
+    memset(far, 0xff, d->n_states * sizeof *far);
     for (bool changed = true; changed;) {
         changed = false;
         if (!dfa_work(d->shop, 1 + d->n_edges / 4))
             return false;
         for (uint32_t s = d->n_states; s-- > 0;) {
-            bool is = live[s] || d->accept[s];
-            for (uint32_t i = d->first[s]; i < d->first[s + 1] && !is; i++)
-                is = live[d->edges[i].to];
-            changed |= is != live[s];
-            live[s] = is;
+            uint32_t least = d->accept[s] ? 0 : far[s];
+            for (uint32_t i = d->first[s]; i < d->first[s + 1] && least; i++) {
+                uint32_t next = far[d->edges[i].to];
+                least = next < least - 1 ? next + 1 : least;
+            }
+            changed |= least != far[s];
+            far[s] = least;
+        }
+    }
+    return true;
+}
+
+/* Finds the length of the longest word behind each live state; DEAD: there is none, as a cycle can be
+ * reached. Passes as above. */
+static bool measure_longest(const struct draft *d, const uint32_t *far, uint32_t *longest)
+{
+    memset(longest, 0xff, d->n_states * sizeof *longest);
+    for (bool changed = true; changed;) {
+        changed = false;
+        if (!dfa_work(d->shop, 1 + d->n_edges / 4))
+            return false;
+        for (uint32_t s = d->n_states; s-- > 0;) {
+            uint32_t most = 0;
+            if (longest[s] != DEAD || far[s] == DEAD)
+                continue;
+            for (uint32_t i = d->first[s]; i < d->first[s + 1] && most != DEAD; i++) {
+                uint32_t to = d->edges[i].to, next = longest[to];
+                if (far[to] != DEAD)
+                    most = next == DEAD ? DEAD : next >= most ? next + 1 : most;
+            }
+            changed |= most != DEAD;
+            longest[s] = most;
         }
     }
     return true;
 }
 
 /* The edges of a state as seen by classes: runs of one class are one run. */
-static uint64_t signature(const struct draft *d, uint32_t s, const uint32_t *class, const bool *live)
+static uint64_t signature(const struct draft *d, uint32_t s, const uint32_t *class, const uint32_t *far)
 {
-    uint64_t h = hash_word(d->shop->seed, class[s]);
+    uint64_t h = hash_word(hash_word(d->shop->seed, class[s]), far[s]);
     uint32_t lo = 0, hi = 0, to = DEAD;
     for (uint32_t i = d->first[s]; i < d->first[s + 1]; i++) {
         const struct dfa_edge *e = &d->edges[i];
-        if (!live[e->to])
+        if (far[e->to] == DEAD)
             continue;
         if (to == class[e->to] && hi + 1 == e->lo) {
             hi = e->hi;
@@ -133,40 +162,42 @@ static uint64_t signature(const struct draft *d, uint32_t s, const uint32_t *cla
     return to == DEAD ? h : hash_word(hash_word(h, ((uint64_t)lo << 32) | hi), to);
 }
 
-struct signed_state {
-    uint64_t sign;
-    uint32_t state;
-};
-
-static int by_sign(const void *x, const void *y)
+/* Refines classes of equivalent states (Moore) until their number stays. Equivalent states are equally far
+ * from acceptance and from the longest word's end, so classes begin with that: chains, as of names and
+ * digits, need no round for each of their links. States of one signature count as equal: two of n states with
+ * different edges have the same 64 bits with a probability of about n^2 / 2^65 a round, and a client that
+ * writes the pattern cannot know the seed. Returns the number, 0 without budget. */
+static uint32_t refine(const struct draft *d, uint32_t *class, const uint32_t *far)
 {
-    const struct signed_state *a = x, *b = y;
-    if (a->sign != b->sign)
-        return a->sign < b->sign ? -1 : 1;
-    return a->state < b->state ? -1 : a->state > b->state;
-}
-
-/* Refines classes of equivalent states (Moore) until their number stays. States of one signature count as
- * equal: two of n states with different edges have the same 64 bits with a probability of about n^2 / 2^65 a
- * round, and a client that writes the pattern cannot know the seed. Returns the number, 0 without budget. */
-static uint32_t refine(const struct draft *d, uint32_t *class, const bool *live, struct signed_state *order)
-{
-    uint32_t n_classes = 1, before = 0;
-    for (uint32_t s = 0; s < d->n_states; s++)
-        class[s] = d->accept[s];
+    uint32_t n = d->n_states, n_classes = 1, before = 0, size = 64;
+    while (size < 2 * n)
+        size *= 2;
+    uint64_t *sign = take(d->shop, n, sizeof *sign);
+    uint32_t *slot = take(d->shop, size, sizeof *slot); /* open addressing: a state of the signature + 1 */
+    uint32_t *longest = take(d->shop, n, sizeof *longest);
+    if (!sign || !slot || !longest || !measure_longest(d, far, longest))
+        return 0;
+    for (uint32_t s = 0; s < n; s++)
+        class[s] = far[s] ^ longest[s] << 16; /* two that are equal by chance cost a round */
     while (n_classes != before) {
-        uint32_t n = 0;
         before = n_classes;
-        if (!dfa_work(d->shop, 1 + d->n_edges + d->n_states))
+        if (!dfa_work(d->shop, 1 + d->n_edges + n))
             return 0;
-        for (uint32_t s = 0; s < d->n_states; s++)
-            if (live[s])
-                order[n++] = (struct signed_state){signature(d, s, class, live), s};
-        qsort(order, n, sizeof *order, by_sign);
+        for (uint32_t s = 0; s < n; s++)
+            if (far[s] != DEAD)
+                sign[s] = signature(d, s, class, far);
+        memset(slot, 0, size * sizeof *slot);
         n_classes = 0;
-        for (uint32_t i = 0; i < n; i++) {
-            n_classes += i == 0 || order[i].sign != order[i - 1].sign;
-            class[order[i].state] = n_classes;
+        for (uint32_t s = 0; s < n; s++) {
+            if (far[s] == DEAD)
+                continue;
+            uint32_t h = (uint32_t)sign[s] & (size - 1);
+            while (slot[h] && sign[slot[h] - 1] != sign[s])
+                h = (h + 1) & (size - 1);
+            if (!slot[h])
+                n_classes++;
+            class[s] = slot[h] ? class[slot[h] - 1] : n_classes;
+            slot[h] = slot[h] ? slot[h] : s + 1;
         }
     }
     return n_classes;
@@ -174,12 +205,12 @@ static uint32_t refine(const struct draft *d, uint32_t *class, const bool *live,
 
 /* Appends state s of `d` to `out` with classes mapped to new numbers, which are dealt as they are met. */
 static bool copy_state(struct draft *out, const struct draft *d, uint32_t s, const uint32_t *class,
-                       const bool *live, uint32_t *number, uint32_t *queue, uint32_t *n_queue)
+                       const uint32_t *far, uint32_t *number, uint32_t *queue, uint32_t *n_queue)
 {
     bool ok = draft_state(out, d->accept[s]);
     for (uint32_t i = d->first[s]; ok && i < d->first[s + 1]; i++) {
         const struct dfa_edge *e = &d->edges[i];
-        if (!live[e->to])
+        if (far[e->to] == DEAD)
             continue;
         uint32_t *to = &number[class[e->to]];
         if (*to == DEAD) {
@@ -203,23 +234,22 @@ static const struct dfa *finish(struct draft *d)
 {
     struct dfa_workshop *shop = d->shop;
     uint32_t n = d->n_states;
-    bool *live = take(shop, n, sizeof *live);
+    uint32_t *far = take(shop, n, sizeof *far);
     uint32_t *class = take(shop, n, sizeof *class), *queue = take(shop, n + 1, sizeof *queue);
     uint32_t *number = take(shop, n + 2, sizeof *number);
-    struct signed_state *order = take(shop, n, sizeof *order);
-    if (!live || !class || !queue || !number || !order || !mark_live(d, live))
+    if (!far || !class || !queue || !number || !measure(d, far))
         return NULL;
     struct draft out = {.shop = shop};
-    if (!live[0])
+    if (far[0] == DEAD)
         return draft_state(&out, false) ? draft_dfa(&out) : NULL;
-    if (!refine(d, class, live, order))
+    if (!refine(d, class, far))
         return NULL;
     memset(number, 0xff, (n + 2) * sizeof *number);
     uint32_t n_queue = 1;
     queue[0] = 0;
     number[class[0]] = 0;
     for (uint32_t i = 0; i < n_queue; i++)
-        if (!copy_state(&out, d, queue[i], class, live, number, queue, &n_queue))
+        if (!copy_state(&out, d, queue[i], class, far, number, queue, &n_queue))
             return NULL;
     return draft_dfa(&out);
 }
@@ -336,12 +366,42 @@ static int by_number(const void *x, const void *y)
     return *a < *b ? -1 : *a > *b;
 }
 
-static int by_from(const void *x, const void *y)
+#define FEW 24 /* items that are in order sooner than qsort() has begun */
+
+static void sort_numbers(uint32_t *a, size_t n)
+{
+    if (n > FEW) {
+        qsort(a, n, sizeof *a, by_number);
+        return;
+    }
+    for (size_t i = 1; i < n; i++) {
+        uint32_t x = a[i];
+        size_t k = i;
+        for (; k > 0 && a[k - 1] > x; k--)
+            a[k] = a[k - 1];
+        a[k] = x;
+    }
+}
+
+static int by_range(const void *x, const void *y)
 {
     const struct nfa_edge *a = x, *b = y;
-    if (a->from != b->from)
-        return a->from < b->from ? -1 : 1;
     return a->lo < b->lo ? -1 : a->lo > b->lo;
+}
+
+static void sort_edges(struct nfa_edge *e, size_t n)
+{
+    if (n > FEW) {
+        qsort(e, n, sizeof *e, by_range);
+        return;
+    }
+    for (size_t i = 1; i < n; i++) {
+        struct nfa_edge x = e[i];
+        size_t k = i;
+        for (; k > 0 && e[k - 1].lo > x.lo; k--)
+            e[k] = e[k - 1];
+        e[k] = x;
+    }
 }
 
 struct subsets {
@@ -378,7 +438,7 @@ static uint32_t set_number(struct subsets *u)
 {
     if (u->n_set == 0)
         return DEAD;
-    qsort(u->set, u->n_set, sizeof *u->set, by_number);
+    sort_numbers(u->set, u->n_set);
     return number_of(&u->sets, u->set, u->n_set);
 }
 
@@ -400,8 +460,7 @@ static int64_t list_cuts(struct subsets *u, const uint32_t *set, uint32_t n_set)
             u->cuts[n++] = e->lo;
             u->cuts[n++] = e->hi + 1;
         }
-    if (n)
-        qsort(u->cuts, n, sizeof *u->cuts, by_number);
+    sort_numbers(u->cuts, n);
     size_t kept = 0;
     for (size_t i = 0; i < n; i++)
         if (i == 0 || u->cuts[i] != u->cuts[kept - 1])
@@ -437,17 +496,27 @@ static bool expand(struct subsets *u, uint32_t k, struct draft *d)
     return true;
 }
 
+/* Puts the edges of each state together, by their ranges. */
 static bool index_edges(struct subsets *u)
 {
     struct nfa *n = u->nfa;
-    if (n->n_edges)
-        qsort(n->edges, n->n_edges, sizeof *n->edges, by_from);
-    uint32_t at = 0;
-    for (uint32_t s = 0; s <= n->n_states; s++) {
-        while (at < n->n_edges && n->edges[at].from < s)
-            at++;
-        u->first[s] = at;
-    }
+    struct nfa_edge *sorted = take(n->shop, n->n_edges, sizeof *sorted);
+    uint32_t *first = u->first;
+    if (!sorted)
+        return false;
+    memset(first, 0, (n->n_states + 1) * sizeof *first);
+    for (uint32_t i = 0; i < n->n_edges; i++)
+        first[n->edges[i].from + 1]++;
+    for (uint32_t s = 0; s < n->n_states; s++)
+        first[s + 1] += first[s];
+    for (uint32_t i = 0; i < n->n_edges; i++)
+        sorted[first[n->edges[i].from]++] = n->edges[i];
+    memmove(first + 1, first, n->n_states * sizeof *first); /* each has become the start of the next */
+    first[0] = 0;
+    for (uint32_t s = 0; s < n->n_states; s++)
+        sort_edges(sorted + first[s], first[s + 1] - first[s]);
+    n->edges = sorted;
+    n->room = n->n_edges;
     return dfa_work(n->shop, n->n_edges);
 }
 

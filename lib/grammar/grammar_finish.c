@@ -18,11 +18,9 @@ struct finisher {
     uint32_t *queue;
 };
 
-static int by_from(const void *x, const void *y)
+static int by_kind(const void *x, const void *y)
 {
     const struct builder_edge *a = x, *b = y;
-    if (a->from != b->from)
-        return a->from < b->from ? -1 : 1;
     if (a->kind != b->kind)
         return a->kind < b->kind ? -1 : 1;
     return a->lo < b->lo ? -1 : a->lo > b->lo;
@@ -38,6 +36,38 @@ static void *take(struct finisher *f, size_t n, size_t size)
     return p;
 }
 
+/* Puts the edges of each state together, by kind and range. */
+static bool index_edges(struct finisher *f)
+{
+    struct builder *b = f->b;
+    uint32_t *first = f->first;
+    struct builder_edge *sorted = take(f, b->n_edges, sizeof *sorted);
+    if (!sorted)
+        return false;
+    memset(first, 0, (b->n_states + 1) * sizeof *first);
+    for (uint32_t i = 0; i < b->n_edges; i++)
+        first[b->edges[i].from + 1]++;
+    for (uint32_t s = 0; s < b->n_states; s++)
+        first[s + 1] += first[s];
+    for (uint32_t i = 0; i < b->n_edges; i++)
+        sorted[first[b->edges[i].from]++] = b->edges[i];
+    memmove(first + 1, first, b->n_states * sizeof *first); /* each has become the start of the next */
+    first[0] = 0;
+    for (uint32_t s = 0; s < b->n_states; s++) {
+        uint32_t n = first[s + 1] - first[s];
+        if (n == 2 && by_kind(&sorted[first[s]], &sorted[first[s] + 1]) > 0) {
+            struct builder_edge e = sorted[first[s]];
+            sorted[first[s]] = sorted[first[s] + 1];
+            sorted[first[s] + 1] = e;
+        } else if (n > 2) {
+            qsort(&sorted[first[s]], n, sizeof *sorted, by_kind);
+        }
+    }
+    b->edges = sorted;
+    b->edge_room = b->n_edges;
+    return true;
+}
+
 static bool open_finisher(struct finisher *f)
 {
     struct builder *b = f->b;
@@ -50,14 +80,7 @@ static bool open_finisher(struct finisher *f)
     f->queue = take(f, 2 * (size_t)b->n_states + 2, sizeof *f->queue);
     if (b->failed)
         return false;
-    if (b->n_edges)
-        qsort(b->edges, b->n_edges, sizeof *b->edges, by_from);
-    for (uint32_t s = 0, at = 0; s <= b->n_states; s++) {
-        while (at < b->n_edges && b->edges[at].from < s)
-            at++;
-        f->first[s] = at;
-    }
-    return true;
+    return index_edges(f);
 }
 
 /* Lists for each state the edges that lead to it, call it or come back to it. */
