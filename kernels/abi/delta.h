@@ -25,6 +25,10 @@
 #define DELTA_MAX_TAPS  8
 #define DELTA_MAX_HEADS 256 /* of values */
 
+#define DELTA_NET_COLUMNS 8  /* of a head's state that a warp of a device advances */
+#define DELTA_UNIT_BYTES  32 /* struct recurrent_unit of kernels/recurrent/units.h */
+#define DELTA_AHEAD       3  /* rows that a warp of a device copies before it convolves them */
+
 struct delta_shape {
     uint32_t n_key_heads, n_value_heads; /* n_key_heads divides n_value_heads, up to DELTA_MAX_HEADS */
     uint32_t key_dim, value_dim;         /* multiples of DELTA_COLUMNS, up to DELTA_MAX_DIM */
@@ -95,6 +99,30 @@ static inline uint32_t delta_together(const struct delta_shape *s, uint32_t i)
 static inline size_t delta_state_floats(const struct delta_shape *s)
 {
     return delta_mix_floats(s) + s->n_value_heads * delta_head_floats(s);
+}
+
+/* Bytes of shared memory of a device's warp that advances columns: their state, and two rows' queries and
+ * keys. */
+static inline uint32_t delta_room_bytes(const struct delta_shape *s)
+{
+    return DELTA_UNIT_BYTES + s->key_dim * (DELTA_NET_COLUMNS + 4) * (uint32_t)sizeof(float);
+}
+
+static inline uint32_t delta_widest(const struct delta_shape *s)
+{
+    return s->key_dim > s->value_dim ? s->key_dim : s->value_dim;
+}
+
+/* Rows for which a warp that convolves a head has room, a power of two. */
+static inline uint32_t delta_ring(const struct delta_shape *s)
+{
+    return s->n_taps + DELTA_AHEAD > 8 ? 16 : 8;
+}
+
+/* Bytes of shared memory of such a warp: these rows, the taps and an output. */
+static inline uint32_t delta_convolve_bytes(const struct delta_shape *s)
+{
+    return DELTA_UNIT_BYTES + delta_widest(s) * (delta_ring(s) + s->n_taps + 1) * (uint32_t)sizeof(float);
 }
 
 /* e^(a softplus(x)), as 2^(a log2(1 + e^x)): the decay of a head; a < 0. */

@@ -150,8 +150,9 @@ struct join_args {
 
 /* ssm_conv.c: the convolution of each channel over the last rows of its sequence (delta.h); advances the
  * states. A group is the step's rows of a slot, which stand together and follow one another; it begins with
- * zeros at position 0, else with its slot's state or the one that the step loads for it. */
-#define NODE_CONV_THREADS 256
+ * zeros at position 0, else with its slot's state or the one that the step loads for it. Dynamic shared
+ * memory: delta_convolve_bytes() for each warp. */
+#define NODE_CONV_THREADS 64
 struct ssm_conv_args {
     struct node_step step;
     struct node_rows in, out; /* [channels] */
@@ -182,7 +183,8 @@ struct delta_gate_args {
 };
 
 /* delta_net.c: out = delta_head() of every value head; advances the states. A warp has DELTA_NET_COLUMNS of a
- * head's columns, from a group's first row to its last. */
+ * head's columns, from a group's first row to its last. Dynamic shared memory: delta_room_bytes() for each
+ * warp. */
 #define NODE_DELTA_NET_THREADS 128
 struct delta_net_args {
     struct node_step step;

@@ -5,25 +5,8 @@
 #pragma once
 #include "abi/arith.h"
 #include "device/f16.h"
+#include "device/lanes.h"
 #include "kv_tile.h"
-#include "device/simt.h"
-
-/* Sums over lanes by the xor tree; every lane gets the sum. */
-SIMT_INLINE float head_tree(float v)
-{
-    for (uint32_t w = SIMT_LANES / 2; w; w /= 2)
-        v = v + simt_shfl_xor_f32(v, w);
-    return v;
-}
-
-/* arith_rms_inverse() of n floats by one warp, any n. */
-SIMT_INLINE float head_rms_inverse(const SIMT_GLOBAL float *x, uint32_t n, float eps)
-{
-    float v = 0.0f;
-    for (uint32_t i = simt_lane(); i < n; i += SIMT_LANES)
-        v = __builtin_fmaf(x[i], x[i], v);
-    return 1.0f / __builtin_sqrtf(head_tree(v) / (float)n + eps);
-}
 
 /* Norm and rotation of a head of q or k. */
 struct head_turn {
@@ -72,7 +55,7 @@ SIMT_INLINE void head_prepare(SIMT_SHARED float *to, const SIMT_GLOBAL float *x,
         for (uint32_t e = 0; e < HEAD_PARTS; e++)
             if (lane + e * SIMT_LANES < t->n)
                 sum = __builtin_fmaf(l.x[e], l.x[e], sum);
-        r = 1.0f / __builtin_sqrtf(head_tree(sum) / (float)t->n + t->eps);
+        r = 1.0f / __builtin_sqrtf(lanes_sum(sum) / (float)t->n + t->eps);
     }
 #pragma unroll
     for (uint32_t e = 0; e < HEAD_PARTS; e++)
@@ -106,7 +89,7 @@ SIMT_INLINE void head_prepare_long(SIMT_SHARED float *to, const SIMT_GLOBAL floa
         to[d] = v;
     }
     if (t->normed) {
-        float r = 1.0f / __builtin_sqrtf(head_tree(sum) / (float)t->n + t->eps);
+        float r = 1.0f / __builtin_sqrtf(lanes_sum(sum) / (float)t->n + t->eps);
 #pragma clang loop unroll(disable)
         for (uint32_t d = lane; d < t->n; d += SIMT_LANES)
             to[d] = t->gain ? to[d] * r * t->gain[d] : to[d] * r;

@@ -364,7 +364,7 @@ SIMT_INLINE void attend_soften(const bool general, const struct crew *crew,
             float max = before > top ? before : top, factor = arith_exp2(before - max);
             low = arith_exp2(low - max);
             high = arith_exp2(high - max);
-            float sum = __builtin_fmaf(sum_before, factor, head_tree(low + high));
+            float sum = __builtin_fmaf(sum_before, factor, lanes_sum(low + high));
             bool round = room->tile.type == KV_BF16;
             w[0] = round ? arith_from_bf16(arith_bf16(low)) : low;
             w[32] = round ? arith_from_bf16(arith_bf16(high)) : high;

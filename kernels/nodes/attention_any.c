@@ -79,7 +79,7 @@ static float any_dot_f16(const struct any *a, const struct any_page *p, uint32_t
 #pragma clang loop unroll(disable)
     for (uint32_t d = simt_lane(); d < n; d += SIMT_LANES)
         v = __builtin_fmaf(a->room->q[d], f16_to_float(k[d]), v);
-    return head_tree(v);
+    return lanes_sum(v);
 }
 
 /* The same by one lane. */
@@ -239,7 +239,7 @@ static void any_fold(const struct any *a, const struct any_page *p, float *max, 
     float factor = arith_exp2(before - *max);
     low = arith_exp2(low - *max);
     high = arith_exp2(high - *max);
-    *sum = __builtin_fmaf(*sum, factor, head_tree(low + high));
+    *sum = __builtin_fmaf(*sum, factor, lanes_sum(low + high));
     simt_syncwarp(); /* all lanes have read the weights before */
     a->room->weights[lane] = type == KV_BF16 ? arith_from_bf16(arith_bf16(low)) : low;
     a->room->weights[lane + SIMT_LANES] = type == KV_BF16 ? arith_from_bf16(arith_bf16(high)) : high;

@@ -14,7 +14,7 @@ static float row_inverse(const struct rms_norm_args *args, const SIMT_GLOBAL flo
 {
     SIMT_SHARED float *shared = simt_carve(0, NODE_NORM_SHARED);
     if (simt_warp() == 0) {
-        float r = head_rms_inverse(x, args->width, args->eps);
+        float r = lanes_rms_inverse(x, args->width, args->eps);
         if (simt_lane() == 0)
             *shared = r;
     }
@@ -48,7 +48,7 @@ static void norm_heads(const struct rms_norm_args *args, uint32_t n_rows)
         uint32_t at = d.at * args->group;
         const SIMT_GLOBAL float *x = node_row(&args->in, node_input(&args->step, &args->in, d.row)) + at;
         SIMT_GLOBAL float *out = node_row(&args->out, d.row) + at;
-        float r = head_rms_inverse(x, args->group, args->eps);
+        float r = lanes_rms_inverse(x, args->group, args->eps);
         for (uint32_t i = simt_lane(); i < args->group; i += SIMT_LANES)
             out[i] = gain ? x[i] * r * gain[i] : x[i] * r;
     }

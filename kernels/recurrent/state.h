@@ -17,15 +17,12 @@ struct state_group {
     bool begins;          /* at position 0: with zeros */
 };
 
-/* Finds the group whose first row is `row`; false: that row is not the first of a group, or its slot does not
- * exist. */
+/* Describes the group whose first row is `row`; false: its slot or the state that it loads does not exist. */
 SIMT_INLINE bool state_group_at(struct state_group *g, const struct decoder_states *s,
                                 const SIMT_GLOBAL struct step *step, uint32_t row,
                                 const struct flow_guard *guard)
 {
     uint32_t slot = step->rows[row].slot;
-    if (row > 0 && step->rows[row - 1].slot == slot)
-        return false;
     if (slot >= s->n_slots) {
         flow_fail(guard, DECODER_RANGE, DECODER_RANGE_ROW, slot, s->n_slots);
         return false;
@@ -39,12 +36,6 @@ SIMT_INLINE bool state_group_at(struct state_group *g, const struct decoder_stat
         return true;
     flow_fail(guard, DECODER_RANGE, DECODER_RANGE_PAGE_OP, g->source, s->n_states);
     return false;
-}
-
-/* True if the row behind `row` is of the same group. */
-SIMT_INLINE bool state_goes_on(const SIMT_GLOBAL struct step *step, uint32_t n_rows, uint32_t row)
-{
-    return row + 1 < n_rows && step->rows[row + 1].slot == step->rows[row].slot;
 }
 
 /* The next state that is saved behind `row`, by operations *op and later ones; *op moves on. STATE_NONE:
@@ -62,6 +53,31 @@ SIMT_INLINE uint32_t state_next_save(const struct decoder_states *s, const SIMT_
         flow_fail(guard, DECODER_RANGE, DECODER_RANGE_PAGE_OP, o->page, s->n_states);
     }
     return STATE_NONE;
+}
+
+/* The row behind the group of row `first`, by one whole warp. */
+SIMT_INLINE uint32_t state_group_end(const SIMT_GLOBAL struct step *step, uint32_t n_rows, uint32_t first)
+{
+    uint32_t slot = step->rows[first].slot;
+    SIMT_SMALL_LOOP
+    for (uint32_t base = first + 1; base < n_rows; base += SIMT_LANES) {
+        uint32_t row = base + simt_lane();
+        uint32_t others = simt_ballot(row < n_rows && step->rows[row].slot != slot);
+        if (others)
+            return base + (uint32_t)__builtin_ctz(others);
+    }
+    return n_rows;
+}
+
+/* True if the step keeps a state of the slot, by one whole warp. */
+SIMT_INLINE bool state_saves(const SIMT_GLOBAL struct step *step, uint32_t slot)
+{
+    uint32_t n = step->n_page_ops;
+    bool saves = false;
+    SIMT_SMALL_LOOP
+    for (uint32_t i = simt_lane(); i < n; i += SIMT_LANES)
+        saves = saves || (step->page_ops[i].kind == STEP_STATE_SAVE && step->page_ops[i].from == slot);
+    return simt_ballot(saves) != 0;
 }
 
 /* State `number` of a layer. */

@@ -10,6 +10,7 @@
 #include "abi/schedule.h"
 #include "abi/tile.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
@@ -420,10 +421,21 @@ static int make_join(const struct maker *m, struct launch *l, struct error *err)
     return 0;
 }
 
+/* Gives a block as many warps, at most those of n_threads, as there is room of `bytes` each for; one warp's
+ * always fits. */
+static void give_rooms(const struct maker *m, struct launch *l, uint32_t n_threads, uint32_t bytes)
+{
+    uint32_t n = (uint32_t)m->d->device.shared_per_block / bytes, most = n_threads / 32;
+    n = n < most ? n : most;
+    assert(n > 0);
+    l->n_threads = n * 32;
+    l->shared_bytes = n * bytes;
+}
+
 static int make_conv(const struct maker *m, struct launch *l, struct error *err)
 {
     (void)err;
-    l->n_threads = NODE_CONV_THREADS;
+    give_rooms(m, l, NODE_CONV_THREADS, delta_convolve_bytes(&m->d->args.states.shape));
     l->args.conv = (struct ssm_conv_args){.step = step_of(m),
                                           .in = input_of(m, 0),
                                           .out = rows_of(m, m->node),
@@ -463,7 +475,7 @@ static int make_gates(const struct maker *m, struct launch *l, struct error *err
 static int make_net(const struct maker *m, struct launch *l, struct error *err)
 {
     (void)err;
-    l->n_threads = NODE_DELTA_NET_THREADS;
+    give_rooms(m, l, NODE_DELTA_NET_THREADS, delta_room_bytes(&m->d->args.states.shape));
     l->args.net = (struct delta_net_args){.step = step_of(m),
                                           .in = input_of(m, 0),
                                           .gates = input_of(m, 1),

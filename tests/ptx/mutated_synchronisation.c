@@ -1,7 +1,8 @@
 /* mutated_synchronisation.c - kernels on the emulator with its race detector: the toys, the products of a
- * program, attention, the resident loop under a
+ * program, attention, the nodes of recurrent layers, the resident loop under a
  * toy decoder with its words for the host, and the mma of the GPU's selftest. See mutations.h. */
 #include "simt/attend/attend_cases.h"
+#include "simt/recurrent/recurrent_case.h"
 #include "simt/products/product_case.h"
 #include "ptx/mutations.h"
 #include "gpu/kernels/gpu_kernels.h"
@@ -96,6 +97,38 @@ static int run_attend(void *context, uint32_t sm, uint64_t seed, struct simt_rep
 {
     struct attend_case *cases = context;
     return attend_case_run_grid(&cases[seed % N_SHAPES], sm, seed, -1, report);
+}
+
+/* --- recurrent layers --- */
+
+#define N_RECURRENT 3 /* the first ones have short heads */
+
+static void *open_recurrent(void)
+{
+    struct recurrent_case **cases = must(malloc(N_RECURRENT * sizeof *cases));
+    for (uint32_t i = 0; i < N_RECURRENT; i++)
+        cases[i] = recurrent_case_open(i);
+    return cases;
+}
+
+static void close_recurrent(void *context)
+{
+    struct recurrent_case **cases = context;
+    for (uint32_t i = 0; i < N_RECURRENT; i++)
+        recurrent_case_close(cases[i]);
+    free(cases);
+}
+
+static int run_conv(void *context, uint32_t sm, uint64_t seed, struct simt_report *report)
+{
+    struct recurrent_case **cases = context;
+    return recurrent_case_run(cases[seed % N_RECURRENT], RECURRENT_CONV, sm, seed, -1, report);
+}
+
+static int run_net(void *context, uint32_t sm, uint64_t seed, struct simt_report *report)
+{
+    struct recurrent_case **cases = context;
+    return recurrent_case_run(cases[seed % N_RECURRENT], RECURRENT_NET, sm, seed, -1, report);
 }
 
 /* --- the resident loop --- */
@@ -197,6 +230,8 @@ const struct mutated_kernel mutated_kernels[] = {
     {"weight_ring", open_weight_ring, close_toy, run_toy},
     {"product_walk", open_product, free, run_product},
     {"attend_grid", open_attend, close_attend, run_attend},
+    {"ssm_conv", open_recurrent, close_recurrent, run_conv},
+    {"delta_net", open_recurrent, close_recurrent, run_net},
     {"toy_decoder", open_resident, close_resident, run_resident},
     {"selftest", open_selftest, close_selftest, run_selftest},
 };

@@ -250,9 +250,13 @@ static int launch(struct recurrent_case *c, enum recurrent_node node, uint32_t s
     struct ssm_conv_args conv = {step, in, out, AT(c->taps), states_of(c), LAYER, 0};
     struct delta_net_args net = {step, in, gates, out, states_of(c), LAYER, 0};
     bool convolves = node == RECURRENT_CONV;
+    uint32_t most = convolves ? NODE_CONV_THREADS : NODE_DELTA_NET_THREADS;
+    uint32_t n_threads = c->n_threads < most ? c->n_threads : most;
+    uint32_t room = convolves ? delta_convolve_bytes(&c->shape) : delta_room_bytes(&c->shape);
     struct simt_launch l = {.kernel = simt_find_kernel(convolves ? "ssm_conv" : "delta_net", sm),
                             .args = convolves ? (const void *)&conv : &net,
-                            .n_threads = c->n_threads,
+                            .n_threads = n_threads,
+                            .shared_bytes = n_threads / 32 * room,
                             .n_blocks = c->n_blocks,
                             .seed = seed,
                             .schedule = SIMT_N_SCHEDULES,
