@@ -245,5 +245,5 @@ struct decoder_args {
     uint32_t quantum_ms;  /* end between steps after this long; 0: never (the kernel has no run-time limit) */
     uint64_t deadline_ns; /* longest wait inside a step; a longer one is a failure; 0: no limit */
     uint64_t transfer_bytes;
-    struct decoder_states states; /* executors of nodes */
+    struct decoder_states states;
 };

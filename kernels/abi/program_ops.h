@@ -150,7 +150,7 @@ _Static_assert(sizeof(struct program_op) == 192, "program_op");
 /* True if an epilogue joins two products of the same rows: gate and up. */
 static inline bool program_is_gated(uint32_t epilogue)
 {
-    return epilogue >= PROGRAM_SWIGLU;
+    return epilogue >= PROGRAM_SWIGLU && epilogue <= PROGRAM_GEGLU;
 }
 
 struct program {

@@ -218,6 +218,8 @@ SIMT_INLINE void attend_append_head(const struct attend *a, SIMT_SHARED float *s
                 flow_fail(a->guard, DECODER_RANGE, DECODER_RANGE_EDIT, id, room->in.slots.n_pages);
             return;
         }
+        if (attend_rows(room)[r].flags & STEP_ROW_CACHED)
+            return;
         struct kv_tile tile = attend_tile(room);
         struct head_place to = head_place_of(attend_tile_at(room, id, kv_head, which), &tile, token);
         attend_stage(a->general, room, stage, r, pos, kv_head, which);
@@ -528,6 +530,8 @@ SIMT_INLINE bool attend_appends(const struct attend *a, uint32_t number)
 {
     const SIMT_SHARED struct attend_place *at = attend_at(a, number);
     const SIMT_SHARED struct attend_unit *u = &a->room->units[at->unit];
+    if (attend_rows(a->room)[u->row].flags & STEP_ROW_CACHED)
+        return false;
     if (a->general)
         return a->lone && !a->room->in.cached && at->pass == 0 && u->split + 1 == attend_n_splits(u->last);
     return a->lone && at->pass == 0 && u->split + 1 == u->n_splits;

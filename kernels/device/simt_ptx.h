@@ -17,8 +17,8 @@ extern SIMT_SHARED char simt_arena[] __attribute__((aligned(128))); /* without i
 
 #define simt_thread()             ((uint32_t)__nvvm_read_ptx_sreg_tid_x())
 #define simt_n_threads()          ((uint32_t)__nvvm_read_ptx_sreg_ntid_x())
-#define simt_block()              ((uint32_t)__nvvm_read_ptx_sreg_ctaid_x())
-#define simt_n_blocks()           ((uint32_t)__nvvm_read_ptx_sreg_nctaid_x())
+#define simt_block()              SIMT_OPAQUE(__nvvm_read_ptx_sreg_ctaid_x())
+#define simt_n_blocks()           SIMT_OPAQUE(__nvvm_read_ptx_sreg_nctaid_x())
 #define simt_carve(offset, bytes) ((SIMT_SHARED void *)(simt_arena + (offset)))
 
 /* Recomputes lane and warp at each use, from a value that the compiler cannot see through. Otherwise it

@@ -7,7 +7,7 @@
  *   y       = ((half 0 + half 1) * r + bias) * scale; r = 1/rms of the input with a gain, else 1 or a factor
  *   STORE   out = y, or capped            RESIDUAL        out = out + y
  *   SWIGLU  out = silu(y0) * y1           SWIGLU_CLAMPED  out = arith_swiglu_clamped(y0, y1)
- *   GEGLU   out = gelu(y0) * y1
+ *   GEGLU   out = gelu(y0) * y1             TIMES_SILU      out = out * silu(y); TIMES_SIGMOID likewise
  *
  * schedule.h deals groups of tiles to blocks. A block's producer warp (product_produce) puts their stages
  * into the ring in the order in which the compute warps (product_run) consume them; neither asks the other.
@@ -521,7 +521,8 @@ SIMT_INLINE SIMT_GLOBAL float *product_out(const SIMT_SHARED struct product *p, 
  * stored there. */
 SIMT_INLINE bool product_adds(const SIMT_SHARED struct product *p, const struct product_run *run)
 {
-    return p->epilogue == PROGRAM_RESIDUAL || (program_is_gated(p->epilogue) && run->index == 1);
+    return p->epilogue == PROGRAM_RESIDUAL || p->epilogue >= PROGRAM_TIMES_SILU ||
+           (program_is_gated(p->epilogue) && run->index == 1);
 }
 
 SIMT_INLINE float product_bias(const struct product_run *run, uint32_t n)
@@ -543,6 +544,8 @@ SIMT_INLINE float product_finish(const SIMT_SHARED struct product *p, const stru
         return before + y;
     if (p->epilogue == PROGRAM_SWIGLU_CLAMPED)
         return arith_swiglu_clamped(before, y);
+    if (p->epilogue >= PROGRAM_TIMES_SILU)
+        return before * (p->epilogue == PROGRAM_TIMES_SILU ? arith_silu(y) : arith_sigmoid(y));
     return (p->epilogue == PROGRAM_GEGLU ? arith_gelu(before) : arith_silu(before)) * y;
 }
 

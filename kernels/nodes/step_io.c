@@ -33,12 +33,12 @@ SIMT_KERNEL(step_begin, struct decoder_args, BEGIN_THREADS, 1)
     bool bad = false;
     simt_bar_sync(FLOW_BAR, BEGIN_THREADS); /* all have read the number */
     if (simt_warp() == 0) {
-        border_copy(true, &b);
+        border_copy(&b);
         border_publish(&b);
         bad = b.published == number;
     }
     if (!simt_bar_or(FLOW_BAR, BEGIN_THREADS, bad)) {
-        pages_move(true, &args, step, simt_thread(), BEGIN_THREADS);
+        pages_move(&args, step, simt_thread(), BEGIN_THREADS);
         return;
     }
     if (simt_thread() == 0) /* the nodes then have nothing to do */

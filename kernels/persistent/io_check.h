@@ -60,12 +60,11 @@ SIMT_INLINE void border_check_state_op(struct border_fault *f, const struct deco
     border_below(f, DECODER_RANGE_PAGE_OP, op->host_offset, fits ? UINT32_MAX : 0);
 }
 
-/* states: a constant; without it an op on a state is out of range. */
-SIMT_INLINE void border_check_page_op(const bool states, struct border_fault *f, const struct decoder_args *a,
+SIMT_INLINE void border_check_page_op(struct border_fault *f, const struct decoder_args *a,
                                       const SIMT_GLOBAL struct step_page_op *op)
 {
     uint32_t n_pages = a->slots.n_pages, n_windows = a->slots.n_windows, window = op->page >= n_pages;
-    if (states && a->states.n_states && op->kind > STEP_PAGE_ZERO) {
+    if (a->states.n_states && op->kind > STEP_PAGE_ZERO) {
         border_check_state_op(f, a, op);
         return;
     }
@@ -117,13 +116,13 @@ SIMT_INLINE void border_check_row(struct border_fault *f, const struct decoder_a
 }
 
 /* Checks the arrays; their counts are in range. */
-SIMT_INLINE void border_check_arrays(const bool states, struct border_fault *f, const struct decoder_args *a,
+SIMT_INLINE void border_check_arrays(struct border_fault *f, const struct decoder_args *a,
                                      const SIMT_GLOBAL struct step *s)
 {
     uint32_t lane = simt_lane();
     SIMT_SMALL_LOOP
     for (uint32_t i = lane; i < s->n_page_ops; i += SIMT_LANES)
-        border_check_page_op(states, f, a, &s->page_ops[i]);
+        border_check_page_op(f, a, &s->page_ops[i]);
     SIMT_SMALL_LOOP
     for (uint32_t i = lane; i < s->n_edits; i += SIMT_LANES) {
         border_below(f, DECODER_RANGE_EDIT, s->edits[i].slot, a->slots.n_slots);

@@ -82,8 +82,7 @@ SIMT_INLINE void border_copy_arrays(SIMT_GLOBAL struct step *to, const SIMT_GLOB
     border_copy_array(to->history, from->history, to->n_history * sizeof *to->history);
 }
 
-/* states: the step may have operations on recurrent states. */
-SIMT_INLINE void border_copy(const bool states, struct border *b)
+SIMT_INLINE void border_copy(struct border *b)
 {
     const struct decoder_args *a = b->args;
     const SIMT_GLOBAL struct step *from =
@@ -97,7 +96,7 @@ SIMT_INLINE void border_copy(const bool states, struct border *b)
     if (!b->fault.what) { /* uniform over the lanes */
         border_copy_arrays(to, from);
         simt_syncwarp();
-        border_check_arrays(states, &b->fault, a, to);
+        border_check_arrays(&b->fault, a, to);
     }
     b->faults = simt_ballot(b->fault.what != 0);
     if (!b->faults) {
@@ -339,7 +338,7 @@ SIMT_INLINE bool border_act(struct border *b, uint32_t news)
     if (b->answered != b->ended)
         border_answer(b);
     if ((news & BORDER_STEP) && !closing) {
-        border_copy(false, b);
+        border_copy(b);
         if (b->published == b->ended)
             border_publish(b);
     }

@@ -2,10 +2,9 @@
  * memory, zeroed. All blocks share every op; chunk i of a page always belongs to the same thread, whatever
  * the op, so ops happen in their order without a barrier between them; pages and window pages never meet in
  * one place. The I/O warp has checked every index.
- * With `states`, a constant, a step may have operations on recurrent states too, whose parts, as large as a
- * page of all layers but for the last, go the same way: the executors of nodes have them. STEP_STATE_LOAD
- * and STEP_STATE_SAVE are done with the rows. Thread: all compute threads of every block; pages_move() also
- * by any other fixed set of threads. */
+ * Parts of recurrent states, as large as a page of all layers but for the last, go the same way.
+ * STEP_STATE_LOAD and STEP_STATE_SAVE are done with the rows. Thread: all compute threads of every block;
+ * pages_move() also by any other fixed set of threads. */
 #pragma once
 #include "device/interpreter.h"
 
@@ -64,17 +63,17 @@ SIMT_INLINE void pages_move_part(const struct decoder_args *args, const SIMT_GLO
 }
 
 /* Does all of the step's page ops, as number `thread` of the `n_threads` that share them. */
-SIMT_INLINE void pages_move(const bool states, const struct decoder_args *args,
-                            const SIMT_GLOBAL struct step *step, uint32_t thread, uint32_t n_threads)
+SIMT_INLINE void pages_move(const struct decoder_args *args, const SIMT_GLOBAL struct step *step,
+                            uint32_t thread, uint32_t n_threads)
 {
     const simt_u4 zeros = {0, 0, 0, 0};
     size_t stride = (size_t)n_threads * 16;
     SIMT_SMALL_LOOP
     for (uint32_t i = 0; i < step->n_page_ops; i++) {
         const SIMT_GLOBAL struct step_page_op *op = &step->page_ops[i];
-        if (states && op->kind >= STEP_STATE_EXPORT)
+        if (op->kind >= STEP_STATE_EXPORT)
             pages_move_part(args, op, thread, stride);
-        if (states && op->kind > STEP_PAGE_ZERO)
+        if (op->kind > STEP_PAGE_ZERO)
             continue;
         const SIMT_GLOBAL char *from = pages_source(args, op);
         SIMT_GLOBAL char *to = pages_target(args, op);
@@ -89,7 +88,7 @@ SIMT_INLINE void pages_move(const bool states, const struct decoder_args *args,
 SIMT_INLINE bool pages_run(struct walk *w)
 {
     uint32_t counter = w->program->n_ops * DECODER_PHASES + DECODER_PAGES;
-    pages_move(false, w->args, w->step, simt_block() * w->crew.n_threads + simt_thread(),
+    pages_move(w->args, w->step, simt_block() * w->crew.n_threads + simt_thread(),
                simt_n_blocks() * w->crew.n_threads);
     walk_signal_counter(w, counter);
     return walk_wait_counter(w, counter);

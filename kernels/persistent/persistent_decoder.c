@@ -18,6 +18,8 @@
 #include "matmul/embed.h"
 #include "experts/product_op.h"
 #include "persistent_loop.h"
+#include "recurrent/convolve_op.h"
+#include "recurrent/delta_op.h"
 #include "sampling/sample_op.h"
 
 SIMT_INLINE bool persistent_op(struct walk *w)
@@ -36,6 +38,10 @@ SIMT_INLINE bool persistent_op(struct walk *w)
         return gate_op(w);
     case PROGRAM_ROUTE:
         return route_op(w);
+    case PROGRAM_CONV:
+        return convolve_op(w);
+    case PROGRAM_DELTA:
+        return delta_op(w);
     default:
         return sample_op(w);
     }

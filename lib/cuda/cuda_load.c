@@ -26,15 +26,11 @@ static uint32_t slot_pages(const struct cuda_decoder *d)
 
 /* --- model and device --- */
 
-/* Operations that only cpu computes so far; those of recurrent layers and of a compressed cache exist as
- * nodes, which the eager and the graph executor launch. */
+/* Operations that the persistent decoder lacks; those of a compressed cache exist as nodes, which the eager
+ * and the graph executor launch. */
 static bool is_missing(const struct graph_node *n, bool eager)
 {
-    enum graph_op op = n->op;
-    bool recurrent = op == GRAPH_SSM_CONV || op == GRAPH_L2_NORM || op == GRAPH_DELTA_GATE ||
-                     op == GRAPH_DELTA_NET || op == GRAPH_SIGMOID;
-    bool latent = op == GRAPH_MUL_MAT_HEADS || op == GRAPH_JOIN;
-    return (recurrent || latent) && !eager;
+    return (n->op == GRAPH_MUL_MAT_HEADS || n->op == GRAPH_JOIN) && !eager;
 }
 
 bool cuda_is_general(const struct model_config *c)

@@ -42,7 +42,7 @@ exit 1
 # kernels/sampling: kernels/abi kernels/device
 # kernels/experts: kernels/abi kernels/device kernels/matmul
 # kernels/recurrent: kernels/abi kernels/device
-# kernels/persistent: kernels/abi kernels/device kernels/matmul kernels/attention kernels/sampling kernels/experts
+# kernels/persistent: kernels/abi kernels/device kernels/matmul kernels/attention kernels/sampling kernels/experts kernels/recurrent
 # kernels/nodes: kernels/abi kernels/device kernels/matmul kernels/attention kernels/sampling kernels/persistent kernels/experts kernels/recurrent
 # lib/base:
 # lib/roofline: lib/base

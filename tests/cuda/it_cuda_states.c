@@ -50,7 +50,7 @@ Test(cuda_states, a_restart_goes_on_from_the_state_on_the_disk, .timeout = 600)
                                  "--n-ctx", "256",     "--kv-memory", "8M",      "--prefix-cache-dir",
                                  dir,       NULL};
     daemon_start(flags);
-    expect_stat("decoder.executor", "graph"); /* as auto says: the decoder has no delta net */
+    expect_stat("decoder.executor", "persistent");
     expect_text(wanted, 0);
     cr_assert_gt(stat_number("kv.states"), 0);
     long long n = n_files();
@@ -97,6 +97,17 @@ Test(cuda_states, a_model_with_states_is_swapped_for_one_with_windows_and_back, 
         free(wanted[i]);
     }
     cr_assert_gt(stat_number("kv.states"), 0);
-    expect_stat("decoder.executor", "graph");
+    expect_stat("decoder.executor", "persistent");
     admin_finish();
+}
+
+/* As executor = auto, the default, says: the decoder has no compressed cache. */
+Test(cuda_states, a_model_that_the_decoder_lacks_operations_of_runs_as_graphs, .timeout = 600)
+{
+    (void)admin_open();
+    const char *model = admin_make_model("tiny-deepseek-lite", "deepseek.gguf", 256);
+    daemon_start((const char *[]){CUDA, "--model", model, "--n-ctx", "256", "--kv-memory", "8M", NULL});
+    expect_stat("decoder.executor", "graph");
+    daemon_stop();
+    admin_close();
 }

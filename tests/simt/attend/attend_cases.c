@@ -124,7 +124,8 @@ static void make_args(struct attend_case *c, struct source *r)
 
 static void add_row(struct attend_case *c, struct step *step, uint32_t slot)
 {
-    step->rows[step->n_rows++] = (struct step_row){.slot = slot, .pos = c->lengths[slot]++};
+    step->rows[step->n_rows++] = (struct step_row){
+        .slot = slot, .pos = c->lengths[slot]++, .flags = c->shape.kept ? STEP_ROW_CACHED : 0};
 }
 
 /* A chunk of one sequence among lone rows of others, or lone rows alone. */
@@ -152,7 +153,7 @@ static void fill_cache(struct attend_case *c, struct source *r)
 {
     const struct attend_shape *s = &c->shape;
     float k[ATTEND_MAX_HEAD_DIM], v[ATTEND_MAX_HEAD_DIM];
-    const uint32_t *filled = s->cached ? c->lengths : c->starts;
+    const uint32_t *filled = s->cached || s->kept ? c->lengths : c->starts;
     for (uint32_t slot = 0; slot < ATTEND_CASE_SLOTS; slot++) {
         for (uint32_t pos = 0; pos < filled[slot]; pos++)
             for (uint32_t h = 0; h < s->n_kv_heads; h++) {

@@ -22,6 +22,8 @@ struct attend_shape {
     float cap;
     bool temperatures, sinks, v_normed;
     bool cached; /* the steps' K and V are in the cache before */
+    bool kept; /* so they are, and the rows say it (STEP_ROW_CACHED), whatever K and V they have; not only of
+                  the general attention */
 };
 
 struct attend_case {

@@ -50,6 +50,7 @@ static struct attend_shape shape_of(uint64_t n)
     s.before = n % 2 ? 70 : 300;
     s.n_ctx = 400;
     s.max_rows = 24;
+    s.kept = n % 11 == 7;
     if (n % 40 == 39) { /* where splits double */
         s.head_dim = 32;
         s.n_kv_heads = 1;

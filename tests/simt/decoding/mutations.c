@@ -1,7 +1,7 @@
 /* mutations.c - removes in turn every synchronisation of the persistent decoder with its real ops: the loop,
  * the ring, the dependency counters, the products and the hops between ops; ../mutation_suite.h has the
- * rules. simt_attending_mutations and simt_sampling_mutations cover the inside of attention and sampling, on
- * shapes made for it. */
+ * rules. simt_attending_mutations, simt_sampling_mutations and simt_recurrent_mutations cover the inside of
+ * attention, sampling and recurrent layers, on shapes made for it. */
 #include "simt/mutation_suite.h"
 #include "small_run.h"
 
@@ -39,8 +39,9 @@ static int run_seed(void *context, uint32_t sm, uint64_t seed, int mute, struct 
 
 int main(int argc, char **argv)
 {
-    static const char *const elsewhere[] = {"attend.h",      "attend_room.h", "attend_page.h",
-                                            "attend_head.h", "sample",        NULL};
+    static const char *const elsewhere[] = {
+        "attend.h", "attend_room.h", "attend_page.h", "attend_head.h", "sample",
+        "state.h",  "units.h",       "convolve.h",    "delta_rows.h",  NULL};
     static const struct mutation_subject subject = {"persistent_decoder", 0};
     struct mutation_suite suite = {.subjects = &subject,
                                    .n_subjects = 1,

@@ -16,6 +16,8 @@ enum {
     W_GATE, /* of all experts */
     W_UP,
     W_DOWN,
+    W_MIX, /* of the recurrent layer; then that of b and alpha */
+    W_GATES,
     N_MATRICES,
     V_ATTEND = N_MATRICES, /* gains of the norms, */
     V_FFN,
@@ -24,6 +26,11 @@ enum {
     V_KEY,
     V_BIAS,    /* of q, */
     V_EXPERTS, /* of each expert's gate */
+    V_TAPS,    /* of the recurrent layer, */
+    V_DECAYS,
+    V_TIMES,
+    V_NET, /* of the net's heads */
+    V_MIX, /* and of its products' input */
     V_UNUSED,
     M_COSINES = SMALL_WEIGHTS,
     M_SINES,
@@ -37,6 +44,14 @@ enum {
 #define HEADS   2
 #define DIM     32
 
+static const struct delta_shape net = {.n_key_heads = 1,
+                                       .n_value_heads = 4,
+                                       .key_dim = 16,
+                                       .value_dim = EMBD / 4,
+                                       .n_taps = 3,
+                                       .adjacent = true};
+#define CHANNELS (2 * 16 + EMBD)
+
 static const struct {
     uint32_t type, n, k;
 } shapes[N_MATRICES] = {
@@ -49,6 +64,8 @@ static const struct {
     [W_GATE] = {QUANT_Q4_1, EXPERTS *FFN, EMBD},
     [W_UP] = {QUANT_Q5_1, EXPERTS *FFN, EMBD},
     [W_DOWN] = {QUANT_Q8_0, EXPERTS *EMBD, FFN},
+    [W_MIX] = {QUANT_Q8_0, CHANNELS, EMBD},
+    [W_GATES] = {QUANT_F16, 2 * 4, EMBD},
 };
 
 static void *take(struct small_model *m, uint32_t i, size_t size)
@@ -111,6 +128,24 @@ static void add_attend(struct small_model *m)
     op->scale = 0.17677669f; /* 1 / sqrt(DIM) */
 }
 
+/* b and alpha are one product. */
+static void add_net(struct small_model *m)
+{
+    struct program_op *op =
+        program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_QKV, PROGRAM_STORE, W_MIX, 2);
+    op->gain = V_MIX;
+    op = program_add(m->program, PROGRAM_CONV, PROGRAM_QKV, PROGRAM_QKV);
+    op->flags = PROGRAM_TOGETHER;
+    op->weight[0] = V_TAPS;
+    op->weight[1] = V_DECAYS;
+    op->bias[0] = V_TIMES;
+    op->n[0] = op->out_col[1] = CHANNELS;
+    op = program_add(m->program, PROGRAM_DELTA, PROGRAM_QKV, PROGRAM_BRANCH);
+    op->n[0] = EMBD;
+    op->out_col[1] = CHANNELS;
+    op->gain = V_NET;
+}
+
 /* Two parts a row: a block has several, so that what its threads share is written again. */
 static void add_branch(struct small_model *m)
 {
@@ -163,6 +198,8 @@ static void add_ops(struct small_model *m)
 {
     struct program *p = m->program;
     program_add(p, PROGRAM_EMBED, PROGRAM_NONE, PROGRAM_X)->weight[0] = W_EMBED;
+    add_net(m);
+    add_branch(m);
     struct program_op *qkv =
         program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_QKV, PROGRAM_STORE, W_Q, 3);
     qkv->gain = V_ATTEND;
@@ -213,6 +250,13 @@ void small_model_open(struct small_model *m)
     vector(m, V_KEY, DIM);
     vector(m, V_BIAS, HEADS * DIM);
     vector(m, V_EXPERTS, EXPERTS * FFN);
+    vector(m, V_TAPS, CHANNELS * net.n_taps);
+    vector(m, V_DECAYS, net.n_value_heads);
+    for (uint32_t i = 0; i < net.n_value_heads; i++)
+        ((float *)m->memory[V_DECAYS])[i] *= -1;
+    vector(m, V_TIMES, net.n_value_heads);
+    vector(m, V_NET, net.value_dim);
+    vector(m, V_MIX, EMBD);
     angles(m);
     add_ops(m);
 }
@@ -237,6 +281,8 @@ void small_rig_open(struct rig *r, const struct small_model *m, uint32_t n_block
                            .n_pages = TOY_PAGES,
                            .max_rows = TOY_ROWS,
                            .logits_stride = TOY_VOCAB,
+                           .n_recurrent = 1,
+                           .delta = net,
                            .device = {n_blocks, 64, 1024 * 1024},
                            .n_stages = n_stages};
     rig_open(r, &c);

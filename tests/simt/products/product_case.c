@@ -236,6 +236,9 @@ static void open_op(struct product_case *c, uint32_t i, uint32_t type, bool extr
         if (op->epilogue == PROGRAM_STORE)
             n = between(1, 70);
     }
+    static const uint16_t others[] = {PROGRAM_RESIDUAL, PROGRAM_TIMES_SILU, PROGRAM_TIMES_SIGMOID};
+    if (op->epilogue == PROGRAM_RESIDUAL && op->bias[0] == PROGRAM_NONE)
+        op->epilogue = others[(c->n_matrices + i) % 3];
     if (op->in == PROGRAM_X && below(3))
         op->gain = open_vector(c, &o->gain, c->k);
     op->eps = epsilons[(c->n_matrices + i) % N_EPSILONS];
@@ -387,6 +390,10 @@ static void compute_op(const struct product_case *c, uint32_t i)
                 ops_scalar.store(out, mine, n, r[row], o->weights[j].bias.data);
             else if (op->epilogue == PROGRAM_RESIDUAL)
                 ops_scalar.residual(out, mine, n, r[row], o->weights[j].bias.data);
+            else if (op->epilogue == PROGRAM_TIMES_SILU)
+                ops_scalar.gate_silu(out, mine, n, r[row]);
+            else if (op->epilogue == PROGRAM_TIMES_SIGMOID)
+                ops_scalar.gate_sigmoid(out, mine, n, r[row]);
             else
                 ops_scalar.swiglu(out, mine, y[1] + (size_t)row * n, n, r[row], o->weights[0].bias.data,
                                   o->weights[1].bias.data);

@@ -103,6 +103,21 @@ static void open_buffers(struct rig *r)
     b->sample = device(r, sample_scratch_bytes(p->n_vocab, STEP_MAX_LOGITS), "sample");
 }
 
+static void open_states(struct rig *r)
+{
+    const struct rig_config *c = &r->config;
+    struct decoder_states *s = &r->args.states;
+    if (!c->n_recurrent)
+        return;
+    *s = (struct decoder_states){.n_slots = c->n_slots,
+                                 .n_states = c->n_slots,
+                                 .n_layers = c->n_recurrent,
+                                 .layer_floats = (uint32_t)delta_state_floats(&c->delta),
+                                 .shape = c->delta};
+    s->bytes = (uint64_t)s->n_layers * s->layer_floats * sizeof(float);
+    s->data = device(r, s->n_states * s->bytes, "states");
+}
+
 static void open_flow(struct rig *r)
 {
     struct decoder_args *a = &r->args;
@@ -180,6 +195,7 @@ void rig_open(struct rig *r, const struct rig_config *config)
     open_program(r);
     open_slots(r);
     open_buffers(r);
+    open_states(r);
     open_flow(r);
     open_pinned(r);
     r->args.kv = device(r, kv_page_size(&config->layout) * config->n_pages, "kv");

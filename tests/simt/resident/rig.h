@@ -18,6 +18,8 @@ struct rig_config {
     struct kv_layout layout, windows; /* of pages and, if there are any, window pages */
     uint32_t n_windows;
     uint32_t n_slots, n_ctx, n_pages, max_rows, logits_stride;
+    uint32_t n_recurrent; /* layers with states of this shape */
+    struct delta_shape delta;
     struct plan_device device;
     uint32_t n_stages; /* stages of the ring; 0: as planned */
 };

@@ -438,6 +438,25 @@ Test(cuda_schedule, experts_whose_rows_are_no_whole_tiles_are_refused)
     free(m.program);
 }
 
+Test(cuda_schedule, a_product_that_multiplies_what_is_there_is_dealt_as_one_that_adds_to_it)
+{
+    static const uint16_t epilogues[] = {PROGRAM_RESIDUAL, PROGRAM_TIMES_SILU, PROGRAM_TIMES_SIGMOID};
+    struct model m;
+    struct plan p[3];
+    open_model(&m, &shapes[0], TILE_NONE, 0);
+    for (uint32_t i = 0; i < 3; i++) {
+        for (uint32_t o = 0; o < m.program->n_ops; o++)
+            if (i && m.program->ops[o].opcode == PROGRAM_MATMUL &&
+                m.program->ops[o].epilogue == epilogues[i - 1])
+                m.program->ops[o].epilogue = epilogues[i];
+        open_plan(&p[i], &m, 132, devices[2].shared_bytes);
+        cr_assert_eq(memcmp(p[i].ops, p[0].ops, p[0].n_ops * sizeof *p[0].ops), 0);
+    }
+    for (uint32_t i = 0; i < 3; i++)
+        plan_close(&p[i]);
+    free(m.program);
+}
+
 Test(cuda_schedule, an_attention_takes_up_the_plan_of_the_one_before_if_both_are_of_one_kind)
 {
     static const struct {

@@ -366,9 +366,6 @@ static const struct {
 } in_readme[] = {
     {"llama", "Llama 2 and 3, Mistral, SmolLM2, TinyLlama"},
     {"qwen2", "and Qwen 2.5"},
-    {"qwen35", "", true},
-    {"qwen35moe", "", true},
-    {"qwen3next", "", true},
     {"glm4moe", "GLM 4.5 to 4.7"},
     {"deepseek2", "DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash", true},
     {"mistral3", "Ministral 3, Devstral 2"},
