@@ -736,7 +736,7 @@ static void stop_item(struct choice *c, struct buf *out, const char *status)
     put_item_event(c, out, "output_item.done", status);
 }
 
-/* Of a text: behind its tokens up to `from`. */
+/* A text's delta has the log-probabilities of its tokens from `from` on. */
 static void put_delta(struct choice *c, struct buf *out, const struct toolcall_event *e, uint32_t from)
 {
     static const char *const types[] = {[TOOLCALL_TEXT] = "output_text.delta",

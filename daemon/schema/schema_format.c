@@ -20,7 +20,7 @@
     "|(?:(?:" H16 ":){0,3}" H16 ")?::" H16 ":" LS32 "|(?:(?:" H16 ":){0,4}" H16 ")?::" LS32 "|(?:(?:" H16    \
     ":){0,5}" H16 ")?::" H16 "|(?:(?:" H16 ":){0,6}" H16 ")?::)"
 #define LABEL "[a-zA-Z0-9](?:[a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
-#define HOST  LABEL "(?:\\." LABEL ")+" /* of an address: validators want a dot in it */
+#define HOST  LABEL "(?:\\." LABEL ")+" /* the domain of an address; validators want a dot in it */
 /* At most 253 characters; a limit of the whole beside that of the labels needs too many states, so this is
  * narrower: four labels, or ten of up to 24 characters. */
 #define SHORT    "[a-zA-Z0-9](?:[-a-zA-Z0-9]{0,22}[a-zA-Z0-9])?"

@@ -25,7 +25,7 @@
 #define DELTA_MAX_TAPS  8
 #define DELTA_MAX_HEADS 256 /* of values */
 
-#define DELTA_NET_COLUMNS 8  /* of a head's state that a warp of a device advances */
+#define DELTA_NET_COLUMNS 8  /* columns of a head that a warp of a device advances */
 #define DELTA_UNIT_BYTES  32 /* struct recurrent_unit of kernels/recurrent/units.h */
 #define DELTA_AHEAD       3  /* rows that a warp of a device copies before it convolves them */
 

@@ -20,11 +20,11 @@ struct recurrent {
     const struct decoder_states *states;
     const SIMT_GLOBAL struct step *step;
     const struct flow_guard *guard;
-    const SIMT_GLOBAL float *in; /* of row 0; 16-byte aligned, as are strides */
+    const SIMT_GLOBAL float *in; /* row 0 begins here; 16-byte aligned, as are strides */
     SIMT_GLOBAL float *out;
     uint32_t in_stride, out_stride; /* floats */
     uint32_t n_rows, layer;
-    uint32_t n_units;       /* of a group */
+    uint32_t n_units;       /* a group has as many */
     SIMT_SHARED char *room; /* the warp's; begins with its unit */
 };
 

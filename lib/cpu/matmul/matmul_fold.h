@@ -31,6 +31,12 @@ INLINE vf super_value(uint32_t fold, vf c, vf m, const struct expanded *e)
     return fold == MATMUL_FOLD_SM ? vf_add(c, m) : c;
 }
 
+/* The number of minima of a block. */
+INLINE uint32_t minima_of(uint32_t fold)
+{
+    return fold == MATMUL_FOLD_K16M ? 2 : fold == MATMUL_FOLD_K || fold == MATMUL_FOLD_SM ? 1 : 0;
+}
+
 #if !PAIR_SUMS
 /* The chain of minima of one column over n_blocks blocks. */
 INLINE vf minima(uint32_t fold, const struct expanded *e, const struct matmul_panel *p, uint32_t column,

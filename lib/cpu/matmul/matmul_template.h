@@ -230,12 +230,6 @@ INLINE void chain_minimum(uint32_t W, const struct expanded *e, uint32_t i, cons
     }
 }
 
-/* The number of minima of a block. */
-INLINE uint32_t minima_of(uint32_t fold)
-{
-    return fold == MATMUL_FOLD_K16M ? 2 : fold == MATMUL_FOLD_K || fold == MATMUL_FOLD_SM ? 1 : 0;
-}
-
 /* Computes the chains over n_blocks blocks. */
 INLINE void panel_minima(uint32_t fold, uint32_t W, const struct expanded *e, const struct matmul_panel *p,
                          size_t width, uint32_t column, uint32_t n_blocks, vf m[2][PANEL_COLUMNS])

@@ -94,13 +94,17 @@ INLINE struct columns columns_at(const struct matmul_input *in, uint32_t super, 
                             .n = n};
 }
 
+/* Tile c becomes sum i of the columns at q times the weights at w, by way of tiles a and b. */
+#define DOT_INTO(c, a, b, q, w, i)                                                                           \
+    do {                                                                                                     \
+        tile_zero(c);                                                                                        \
+        tile_load(a, (q) + (i)*n_values, ARITH_SUPER);                                                       \
+        tile_load(b, (w) + (i)*n_values * MATMUL_ROWS, 4 * MATMUL_ROWS);                                     \
+        tile_dot(c, a, b);                                                                                   \
+    } while (0)
 #define TILE_DOT(i, a, b)                                                                                    \
-    if (i < n) {                                                                                             \
-        tile_zero(i);                                                                                        \
-        tile_load(a, q + i * n_values, ARITH_SUPER);                                                         \
-        tile_load(b, w + i * n_values * MATMUL_ROWS, 4 * MATMUL_ROWS);                                       \
-        tile_dot(i, a, b);                                                                                   \
-    }
+    if (i < n)                                                                                               \
+        DOT_INTO(i, a, b, q, w, i);
 #define TILE_STORE(i)                                                                                        \
     if (i < n)                                                                                               \
         tile_store(i, s->sums[i], 4 * LANES);
@@ -181,15 +185,8 @@ INLINE void tile_part(uint32_t kind, const struct columns *x, uint32_t n_blocks,
 /* Pair p of the sums of a super-block: two tiles, which hold one block of halves, else two blocks. */
 #define PAIR_DOT(p, c0, c1)                                                                                  \
     do {                                                                                                     \
-        WHOLE_DOT(c0, 4, 6, 2 * (p));                                                                        \
-        WHOLE_DOT(c1, 5, 7, 2 * (p) + 1);                                                                    \
-    } while (0)
-#define WHOLE_DOT(c, a, b, i)                                                                                \
-    do {                                                                                                     \
-        tile_zero(c);                                                                                        \
-        tile_load(a, x->q + (i)*n_values, ARITH_SUPER);                                                      \
-        tile_load(b, s->base.e[0].q[0] + (i)*n_values * MATMUL_ROWS, 4 * MATMUL_ROWS);                       \
-        tile_dot(c, a, b);                                                                                   \
+        DOT_INTO(c0, 4, 6, q, w, 2 * (p));                                                                   \
+        DOT_INTO(c1, 5, 7, q, w, 2 * (p) + 1);                                                               \
     } while (0)
 #define PAIR_STORE(p, c0, c1)                                                                                \
     do {                                                                                                     \
@@ -221,9 +218,7 @@ INLINE void add_whole(uint32_t kind, const struct columns *x, bool fresh, const 
 {
     const uint32_t fold = matmul_traits[kind].fold;
     const struct expanded *e = &s->base.e[0];
-    const uint32_t n_min = fold == MATMUL_FOLD_K || fold == MATMUL_FOLD_SM ? MATMUL_SUPER_BLOCKS
-                           : fold == MATMUL_FOLD_K16M                      ? 2 * MATMUL_SUPER_BLOCKS
-                                                                           : 0;
+    const uint32_t n_min = minima_of(fold) * MATMUL_SUPER_BLOCKS;
     const float *b = x->scales + (fold == MATMUL_FOLD_K16M ? 2 : 1) * MATMUL_SUPER_BLOCKS;
 #pragma GCC unroll 4
     for (uint32_t first = 0; first < TILE_COLUMNS; first += 4) {
@@ -255,6 +250,8 @@ INLINE void tile_whole(uint32_t kind, const struct columns *x, bool fresh, struc
                        struct tile_scratch *s, float total[][2][LANES])
 {
     const uint32_t n_values = sum_values(kind), n_pairs = ARITH_SUPER / n_values / 2;
+    const int8_t *q = x->q;
+    const uint8_t *w = s->base.e[0].q[0];
     vf chain[TILE_COLUMNS];
 #pragma GCC unroll 16
     for (uint32_t c = 0; c < TILE_COLUMNS; c++)

@@ -22,7 +22,7 @@
 
 struct team;
 
-#define TUNING_CLASSES   5 /* of columns: 1, 2 to 4, 5 to 8, 9 to 32, more */
+#define TUNING_CLASSES   5 /* ranges of columns: 1, 2 to 4, 5 to 8, 9 to 32, more */
 #define TUNING_KINDS     32
 #define TUNING_DUELS     9
 #define TUNING_WINS      8     /* by chance 1 of 50 */

@@ -16,7 +16,7 @@ enum {
     W_GATE, /* of all experts */
     W_UP,
     W_DOWN,
-    W_MIX, /* of the recurrent layer; then that of b and alpha */
+    W_MIX, /* product of the recurrent layer; then that of b and alpha */
     W_GATES,
     N_MATRICES,
     V_ATTEND = N_MATRICES, /* gains of the norms, */
@@ -26,10 +26,10 @@ enum {
     V_KEY,
     V_BIAS,    /* of q, */
     V_EXPERTS, /* of each expert's gate */
-    V_TAPS,    /* of the recurrent layer, */
+    V_TAPS,    /* taps of the recurrent layer */
     V_DECAYS,
     V_TIMES,
-    V_NET, /* of the net's heads */
+    V_NET, /* gain of the heads' norm */
     V_MIX, /* and of its products' input */
     V_UNUSED,
     M_COSINES = SMALL_WEIGHTS,
