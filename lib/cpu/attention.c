@@ -238,7 +238,7 @@ static void fold_page(const struct walk *w, uint32_t index, const struct ops_pag
             .n_tokens = n_tokens < KV_PAGE_TOKENS ? n_tokens : KV_PAGE_TOKENS,
         };
     }
-    a->ops->fold(page, w->s->queries, n);
+    (a->by_floats ? a->ops->fold_by_floats : a->ops->fold)(page, w->s->queries, n);
 }
 
 /* Folds pages [first, end) of the sequence, from the first one that a row sees up to its last. */

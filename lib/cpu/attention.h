@@ -29,6 +29,7 @@ struct attend {
     struct kv_layout kv; /* `layer` below is the number of a layer's cache in it */
     uint8_t *pages;      /* the cache */
     bool windowed;       /* it is that of the window pages */
+    bool by_floats;      /* pages are folded by ops->fold_by_floats; attend_open() leaves it as it is */
     struct ops_order order;
     uint32_t n_heads, ratio, max_rows_per_group, max_splits;
     uint32_t rope_dim;

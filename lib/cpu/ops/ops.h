@@ -127,6 +127,9 @@ struct ops {
     void (*append_fetch)(const struct kv_layout *kv, uint8_t *tile, enum kv_which which, uint32_t t);
     /* Folds a page into every query's fold. */
     void (*fold)(const struct ops_page *page, const struct ops_query *queries, uint32_t n_queries);
+    /* The same bits by another way: where many queries share a page of a bf16 cache, by FMAs of floats, even
+     * if the instruction set has dot products of bf16, which some CPUs execute at half that speed. */
+    void (*fold_by_floats)(const struct ops_page *page, const struct ops_query *queries, uint32_t n_queries);
     /* Merges the folds of n splits, ascending, to out[head_dim]. sink: a further score; -infinity: none. */
     void (*merge)(float *out, const struct ops_fold *folds, uint32_t n, uint32_t head_dim, float sink);
 

@@ -175,6 +175,16 @@ static inline struct pairs pairs_load(const uint16_t *p)
     return (struct pairs){_mm256_loadu_si256((const void *)p)};
 }
 
+static inline struct vec pairs_high(struct pairs a)
+{
+    return (struct vec){_mm256_castsi256_ps(_mm256_and_si256(a.i, _mm256_set1_epi32((int32_t)0xffff0000)))};
+}
+
+static inline struct vec pairs_low(struct pairs a)
+{
+    return (struct vec){_mm256_castsi256_ps(_mm256_slli_epi32(a.i, 16))};
+}
+
 static inline struct pairs pairs_all(const uint16_t *p)
 {
     int32_t both;
@@ -195,13 +205,10 @@ static inline void pairs_store_half(uint16_t *p, const uint16_t *elements, uint3
 
 static inline struct vec vec_dot2(struct vec sum, struct pairs a, struct pairs b)
 {
-    __m256i mask = _mm256_set1_epi32((int32_t)0xffff0000);
-    __m256 a1 = _mm256_castsi256_ps(_mm256_and_si256(a.i, mask));
-    __m256 b1 = _mm256_castsi256_ps(_mm256_and_si256(b.i, mask));
-    __m256 a0 = _mm256_castsi256_ps(_mm256_slli_epi32(a.i, 16));
-    __m256 b0 = _mm256_castsi256_ps(_mm256_slli_epi32(b.i, 16));
-    return (struct vec){_mm256_fmadd_ps(a0, b0, _mm256_fmadd_ps(a1, b1, sum.f))};
+    return vec_fma(pairs_low(a), pairs_low(b), vec_fma(pairs_high(a), pairs_high(b), sum));
 }
+
+enum { DOT2_FLUSHES = 0 };
 
 #include "cpu/flush_mode.h"
 

@@ -176,6 +176,16 @@ static inline struct pairs pairs_load(const uint16_t *p)
     return (struct pairs){_mm512_loadu_si512(p)};
 }
 
+static inline struct vec pairs_high(struct pairs a)
+{
+    return (struct vec){_mm512_castsi512_ps(_mm512_and_si512(a.i, _mm512_set1_epi32((int32_t)0xffff0000)))};
+}
+
+static inline struct vec pairs_low(struct pairs a)
+{
+    return (struct vec){_mm512_castsi512_ps(_mm512_slli_epi32(a.i, 16))};
+}
+
 static inline struct pairs pairs_all(const uint16_t *p)
 {
     int32_t both;
@@ -206,17 +216,10 @@ static inline struct vec vec_dot2(struct vec sum, struct pairs a, struct pairs b
     return (struct vec){_mm512_dpbf16_ps(sum.f, (__m512bh)a.i, (__m512bh)b.i)};
 }
 
-/* These instructions flush in any mode. */
-static inline uint32_t flush_begin(void)
-{
-    return 0;
-}
-
-static inline void flush_end(uint32_t mode)
-{
-    (void)mode;
-}
+enum { DOT2_FLUSHES = 1 };
 #else
+enum { DOT2_FLUSHES = 0 };
+
 /* arith_bf16() lane by lane. */
 static inline void vec_to_bf16(uint16_t *p, struct vec v)
 {
@@ -233,16 +236,11 @@ static inline void vec_to_bf16(uint16_t *p, struct vec v)
 
 static inline struct vec vec_dot2(struct vec sum, struct pairs a, struct pairs b)
 {
-    __m512i mask = _mm512_set1_epi32((int32_t)0xffff0000);
-    __m512 a1 = _mm512_castsi512_ps(_mm512_and_si512(a.i, mask));
-    __m512 b1 = _mm512_castsi512_ps(_mm512_and_si512(b.i, mask));
-    __m512 a0 = _mm512_castsi512_ps(_mm512_slli_epi32(a.i, 16));
-    __m512 b0 = _mm512_castsi512_ps(_mm512_slli_epi32(b.i, 16));
-    return (struct vec){_mm512_fmadd_ps(a0, b0, _mm512_fmadd_ps(a1, b1, sum.f))};
+    return vec_fma(pairs_low(a), pairs_low(b), vec_fma(pairs_high(a), pairs_high(b), sum));
 }
+#endif
 
 #include "cpu/flush_mode.h"
-#endif
 
 /* Lanes of 32 bits, or of four bytes (ops_q8.h). */
 struct ints {

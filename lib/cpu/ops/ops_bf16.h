@@ -1,7 +1,7 @@
 /* ops_bf16.h - attention over a bf16 cache (arith.h, "ATTENTION OVER A BF16 CACHE"); part of ops_template.h.
  * An instruction set provides pairs: vectors of WIDTH 32-bit lanes of two bf16 each, the first in the low
  * half; and vec_dot2(), which adds a lane's two products as arith.h says. Where vec_dot2() consists of
- * ordinary FMAs, all of this file runs with subnormal numbers flushed. Beyond the FMAs of arith.h that
+ * ordinary FMAs (DOT2_FLUSHES is 0), all of this file runs with subnormal numbers flushed. Beyond the FMAs of arith.h that
  * changes no result: the sum of a score's two chains, and exp2 of it, differ only where both give exp2 an
  * argument so small that the result is 1.
  * VDPBF16PS gives the rule's bits; the rule was made for it. Two faster ways do not give theirs: a tile
@@ -283,7 +283,8 @@ __attribute__((noinline)) static void fold_bf16_any(const struct ops_page *page,
 
 static void fold_bf16(const struct ops_page *page, const struct ops_query *queries, uint32_t n)
 {
-    uint32_t head_dim = page->kv->head_dim, mode = flush_begin();
+    uint32_t head_dim = page->kv->head_dim, mode = DOT2_FLUSHES ? 0 : flush_begin();
     (head_dim == 128 ? fold_bf16_128 : head_dim == 64 ? fold_bf16_64 : fold_bf16_any)(page, queries, n);
-    flush_end(mode);
+    if (!DOT2_FLUSHES)
+        flush_end(mode);
 }

@@ -145,6 +145,8 @@ static inline struct vec vec_dot2(struct vec sum, struct pairs a, struct pairs b
 }
 
 /* arith_fma_flushed() flushes subnormal numbers: no mode is needed. */
+enum { DOT2_FLUSHES = 1 };
+
 static inline uint32_t flush_begin(void)
 {
     return 0;

@@ -413,6 +413,11 @@ INLINE void soften(const struct fold_job *job, bool bf16)
 #include "ops_f16.h"
 #include "ops_bf16.h"
 #include "ops_q8.h"
+#if WIDTH > 1
+#include "ops_wide.h"
+#else
+#define fold_wide fold_bf16
+#endif
 
 static void query(const struct kv_layout *kv, const struct ops_order *order, void *to, const float *from,
                   float factor)
@@ -428,7 +433,15 @@ static void query(const struct kv_layout *kv, const struct ops_order *order, voi
 static void fold(const struct ops_page *page, const struct ops_query *queries, uint32_t n)
 {
     enum kv_type type = (enum kv_type)page->kv->type;
-    (type == KV_F16 ? fold_f16 : type == KV_BF16 ? fold_bf16 : fold_q8)(page, queries, n);
+    if (type == KV_BF16)
+        (DOT2_FLUSHES ? fold_bf16 : fold_wide)(page, queries, n);
+    else
+        (type == KV_F16 ? fold_f16 : fold_q8)(page, queries, n);
+}
+
+static void fold_by_floats(const struct ops_page *page, const struct ops_query *queries, uint32_t n)
+{
+    (page->kv->type == KV_BF16 ? fold_wide : fold)(page, queries, n);
 }
 
 static void merge(float *out, const struct ops_fold *folds, uint32_t n, uint32_t head_dim, float sink)
@@ -534,6 +547,7 @@ const struct ops OPS_TABLE = {
     .append = append,
     .append_fetch = append_fetch,
     .fold = fold,
+    .fold_by_floats = fold_by_floats,
     .merge = merge,
     .argmax = argmax,
 };

@@ -70,6 +70,8 @@ int decoder_tune(struct decoder *d, struct error *err)
         tuning_show(t, "off");
         return 0;
     }
+    for (uint32_t i = 0; i < model_config(d->graph->model)->n_kinds; i++)
+        d->attend[i].by_floats = tuning_fold_by_floats(d->ops, &d->attend[i].kv);
     if (d->weights.block.size < TUNING_MIN_BYTES && rc == 0) {
         snprintf(t->note, sizeof t->note, "weights below %u MiB are not measured",
                  (unsigned)(TUNING_MIN_BYTES >> 20));

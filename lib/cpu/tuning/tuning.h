@@ -20,6 +20,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct kv_layout;
+struct ops;
 struct team;
 
 #define TUNING_CLASSES   5 /* ranges of columns: 1, 2 to 4, 5 to 8, 9 to 32, more */
@@ -94,6 +96,10 @@ struct tuning_work { /* the memory that measuring overwrites */
 int tuning_measure(struct tuning *t, const struct matmul_matrix *matrices, uint32_t n_matrices,
                    const struct matmul_kernels *const *others, struct tuning_work *work, uint64_t budget_ns,
                    struct error *err);
+
+/* Whether many queries of a page of a bf16 cache are folded faster by ops->fold_by_floats, at the smallest of
+ * a few alternating timings on the calling thread (0.2 ms). False for other caches, and without memory. */
+bool tuning_fold_by_floats(const struct ops *ops, const struct kv_layout *kv);
 
 /* Reads the choices of a file. Returns 1 if it was taken; 0 if there is none or it was made on another CPU,
  * with another instruction set or number of threads (t->note says which); -EINVAL, with file and line, if it

@@ -446,6 +446,7 @@ static void check_kinds(const struct ops *ops, const char *isa, enum kv_type typ
             b.a.cap = what & 2 ? 0.8f : 0;
             b.sinks = what & 4 ? sinks : NULL;
             b.a.temperatures = what & 8 ? temperatures : NULL;
+            b.a.by_floats = what % 2;
             bench_run(&b);
             check_literal(&b, isa);
             bench_close(&b);
@@ -481,8 +482,11 @@ Test(attention, rows_of_a_prompt_follow_the_rules_in_every_bit_whatever_their_nu
         literal_rows(&b, expected);
         for (b.n_rows = 1 + i / 3 % SANITIZED_STRIDE(6); b.n_rows <= MAX_ROWS;
              b.n_rows += b.n_rows < 19 && i % 3 < 2 ? SANITIZED_STRIDE(6) : 7) {
-            bench_run(&b);
-            check_rows(&b, expected, isa);
+            for (int way = 0; way < (b.type == KV_BF16 ? 2 : 1); way++) {
+                b.a.by_floats = way;
+                bench_run(&b);
+                check_rows(&b, expected, way ? "by floats" : isa);
+            }
         }
         free(expected);
         bench_close(&b);
