@@ -4,6 +4,7 @@
 #include "api.h"
 #include "api_chat.h"
 #include "api_openai_private.h"
+#include "body_members.h"
 #include "generation/fim_prompt.h"
 #include "model/model.h"
 
@@ -12,51 +13,49 @@
 
 /* --- the body --- */
 
-static const struct {
-    const char *there, *here;
-    bool is_count; /* a negative number asks for nothing */
-} members[] = {
-    {"prompt", "prompt", false},
-    {"stream", "stream", false},
-    {"stop", "stop", false},
-    {"n_predict", "max_tokens", true},
-    {"max_tokens", "max_tokens", true},
-    {"seed", "seed", true},
-    {"top_k", "top_k", true},
-    {"repeat_last_n", "penalty_last_n", true},
-    {"n_probs", "logprobs", true},
-    {"temperature", "temperature", false},
-    {"top_p", "top_p", false},
-    {"min_p", "min_p", false},
-    {"typical_p", "typical_p", false},
-    {"repeat_penalty", "repetition_penalty", false},
-    {"presence_penalty", "presence_penalty", false},
-    {"frequency_penalty", "frequency_penalty", false},
-    {"ignore_eos", "ignore_eos", false},
-    {"cache_prompt", "cache_prompt", false},
-    {"top_n_sigma", "top_n_sigma", true},
-    {"xtc_probability", "xtc_probability", false},
-    {"xtc_threshold", "xtc_threshold", false},
-    {"dynatemp_range", "dynatemp_range", false},
-    {"dynatemp_exponent", "dynatemp_exponent", false},
-    {"dry_multiplier", "dry_multiplier", false},
-    {"dry_base", "dry_base", false},
-    {"dry_allowed_length", "dry_allowed_length", false},
-    {"dry_penalty_last_n", "dry_penalty_last_n", true},
-    {"dry_sequence_breakers", "dry_sequence_breakers", false},
-    {"mirostat", "mirostat", false},
-    {"mirostat_tau", "mirostat_tau", false},
-    {"mirostat_eta", "mirostat_eta", false},
-    {"adaptive_target", "adaptive_target", true},
-    {"adaptive_decay", "adaptive_decay", false},
-    {"samplers", "samplers", false},
-    {"reasoning_budget_tokens", "thinking_budget", true},
-    {"grammar", "grammar", false},
-    {"json_schema", "json_schema", false},
-    {"response_format", "response_format", false},
-    {"input_prefix", "input_prefix", false},
-    {"input_suffix", "input_suffix", false},
-    {"input_extra", "input_extra", false},
+static const struct body_member members[] = {
+    {"prompt", "prompt"},
+    {"stream", "stream"},
+    {"stop", "stop"},
+    {"n_predict", "max_tokens", NEGATIVE_NOTHING},
+    {"max_tokens", "max_tokens", NEGATIVE_NOTHING},
+    {"seed", "seed", NEGATIVE_NOTHING},
+    {"top_k", "top_k", NEGATIVE_NOTHING},
+    {"repeat_last_n", "penalty_last_n", NEGATIVE_NOTHING},
+    {"n_probs", "logprobs", NEGATIVE_NOTHING},
+    {"temperature", "temperature"},
+    {"top_p", "top_p"},
+    {"min_p", "min_p"},
+    {"typical_p", "typical_p"},
+    {"repeat_penalty", "repetition_penalty"},
+    {"presence_penalty", "presence_penalty"},
+    {"frequency_penalty", "frequency_penalty"},
+    {"ignore_eos", "ignore_eos"},
+    {"cache_prompt", "cache_prompt"},
+    {"top_n_sigma", "top_n_sigma", NEGATIVE_NOTHING},
+    {"xtc_probability", "xtc_probability"},
+    {"xtc_threshold", "xtc_threshold"},
+    {"dynatemp_range", "dynatemp_range"},
+    {"dynatemp_exponent", "dynatemp_exponent"},
+    {"dry_multiplier", "dry_multiplier"},
+    {"dry_base", "dry_base"},
+    {"dry_allowed_length", "dry_allowed_length"},
+    {"dry_penalty_last_n", "dry_penalty_last_n", NEGATIVE_NOTHING},
+    {"dry_sequence_breakers", "dry_sequence_breakers"},
+    {"mirostat", "mirostat"},
+    {"mirostat_tau", "mirostat_tau"},
+    {"mirostat_eta", "mirostat_eta"},
+    {"adaptive_target", "adaptive_target", NEGATIVE_NOTHING},
+    {"adaptive_decay", "adaptive_decay"},
+    {"samplers", "samplers"},
+    {"reasoning_budget_tokens", "thinking_budget", NEGATIVE_NOTHING},
+    {"grammar", "grammar"},
+    {"json_schema", "json_schema"},
+    {"response_format", "response_format"},
+    {"input_prefix", "input_prefix"},
+    {"input_suffix", "input_suffix"},
+    {"input_extra", "input_extra"},
+    {0},
 };
 
 static const struct field_name names[] = {
@@ -92,14 +91,7 @@ static json_t *translate(const json_t *body, struct api_error *err)
     if (field_has_shape(bias, "logit_bias", SHAPE_OBJECT | SHAPE_ARRAY, err) < 0)
         return NULL;
     json_t *out = json_object();
-    bool ok = out != NULL;
-    for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
-        json_t *value = json_object_get(body, members[i].there);
-        bool nothing = json_is_null(value) ||
-                       (members[i].is_count && json_is_number(value) && json_number_value(value) < 0);
-        if (value && !nothing && !json_object_get(out, members[i].here))
-            ok = ok && json_object_set(out, members[i].here, value) == 0;
-    }
+    bool ok = out && body_copy(out, body, members);
     if (json_is_object(bias))
         ok = ok && json_object_set(out, "logit_bias", bias) == 0;
     else if (json_array_size(bias))

@@ -6,12 +6,12 @@
 #include "api_chat.h"
 #include "api_openai_private.h"
 #include "base/api_error.h"
+#include "body_members.h"
 #include "gguf/gguf.h"
 #include "json/json.h"
 #include "model/model.h"
 #include "model_list.h"
 
-#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -73,53 +73,31 @@ static const struct field_name names[] = {
     {0},
 };
 
-/* A count as it is, or one that is written 40.0, as an integer; anything else, to be refused by its name, as
- * it is. A new reference. */
-static json_t *read_count(json_t *value)
-{
-    double v = json_real_value(value);
-    bool whole = json_is_real(value) && v == floor(v) && fabs(v) <= 1e15;
-    return whole ? json_integer((json_int_t)v) : json_incref(value);
-}
-
 /* A negative num_predict is no limit, a negative seed none. */
+static const struct body_member options_read[] = {
+    {"temperature", "temperature"},
+    {"top_p", "top_p"},
+    {"top_k", "top_k"},
+    {"min_p", "min_p"},
+    {"typical_p", "typical_p"},
+    {"repeat_penalty", "repetition_penalty"},
+    {"presence_penalty", "presence_penalty"},
+    {"frequency_penalty", "frequency_penalty"},
+    {"stop", "stop"},
+    {"mirostat_tau", "mirostat_tau"},
+    {"mirostat_eta", "mirostat_eta"},
+    {"num_predict", "max_tokens", NEGATIVE_NOTHING},
+    {"seed", "seed", NEGATIVE_NOTHING},
+    {"repeat_last_n", "penalty_last_n", NEGATIVE_NOTHING},
+    {0},
+};
+
 static void read_options(struct chat_json *c, const json_t *options)
 {
-    static const char *const same[] = {"temperature",
-                                       "temperature",
-                                       "top_p",
-                                       "top_p",
-                                       "top_k",
-                                       "top_k",
-                                       "min_p",
-                                       "min_p",
-                                       "typical_p",
-                                       "typical_p",
-                                       "repeat_penalty",
-                                       "repetition_penalty",
-                                       "presence_penalty",
-                                       "presence_penalty",
-                                       "frequency_penalty",
-                                       "frequency_penalty",
-                                       "stop",
-                                       "stop",
-                                       "mirostat_tau",
-                                       "mirostat_tau",
-                                       "mirostat_eta",
-                                       "mirostat_eta",
-                                       NULL};
-    static const char *const counts[][2] = {
-        {"num_predict", "max_tokens"}, {"seed", "seed"}, {"repeat_last_n", "penalty_last_n"}};
-    static const char *const mirostat[] = {"mirostat", "mirostat", NULL};
-    chat_json_copy(c, options, same);
-    if (json_integer_value(json_object_get(options, "mirostat")) == 2) /* Ollama's has none any more */
-        chat_json_copy(c, options, mirostat);
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
-        json_t *value = read_count(json_object_get(options, counts[i][0]));
-        if (value && !json_is_null(value) && !(json_is_integer(value) && json_integer_value(value) < 0))
-            chat_json_set(c, counts[i][1], json_incref(value));
-        json_decref(value);
-    }
+    json_t *mirostat = json_object_get(options, "mirostat");
+    c->failed |= !body_copy(c->body, options, options_read);
+    if (json_integer_value(mirostat) == 2) /* Ollama's has none any more */
+        chat_json_set(c, "mirostat", json_incref(mirostat));
 }
 
 static void read_think(struct chat_json *c, json_t *think)

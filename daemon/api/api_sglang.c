@@ -3,6 +3,7 @@
  * pass, as there; of sampling_params they are refused, as there. Each event has the text from its beginning,
  * and the ids and log-probabilities of the tokens that are new in it. */
 #include "api_openai_private.h"
+#include "body_members.h"
 #include "generation/generation.h"
 
 #include <stdio.h>
@@ -10,15 +11,12 @@
 
 /* --- the body --- */
 
-static const struct {
-    const char *there, *here;
-    bool is_count; /* a negative number asks for nothing */
-} members[] = {
-    {"max_new_tokens", "max_tokens", false},
-    {"min_new_tokens", "min_tokens", false},
-    {"top_k", "top_k", true},
-    {"sampling_seed", "seed", false},
-    {"max_thinking_tokens", "thinking_budget", true},
+static const struct body_member members[] = {
+    {"max_new_tokens", "max_tokens"},
+    {"min_new_tokens", "min_tokens"},
+    {"top_k", "top_k", NEGATIVE_NOTHING},
+    {"sampling_seed", "seed"},
+    {"max_thinking_tokens", "thinking_budget", NEGATIVE_NOTHING},
 };
 static const struct field_name names[] = {
     {"prompt", "text"},
@@ -68,25 +66,19 @@ static bool asks(const json_t *value)
            json_array_size(value) || json_object_size(value);
 }
 
-static bool put(json_t *out, const char *name, json_t *value)
-{
-    return json_is_null(value) || json_object_set(out, name, value) == 0;
-}
-
 /* One of sampling_params; what /generate has under the same name is read by its rows, which refuse others. */
 static bool put_param(json_t *out, const char *name, json_t *value, struct api_error *err)
 {
-    bool negative = json_is_number(value) && json_number_value(value) < 0;
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
         if (!strcmp(members[i].there, name))
-            return (members[i].is_count && negative) || put(out, members[i].here, value);
+            return body_put_member(out, &members[i], value);
     bool hides = !strcmp(name, "skip_special_tokens");
     if (HAS(refused_params, name) ? asks(value) : hides && json_is_false(value)) {
         char path[64];
         snprintf(path, sizeof path, "sampling_params.%s", name);
         api_invalid(err, path, "%s is not supported", path);
     }
-    return hides || HAS(refused_params, name) || HAS(labels, name) || put(out, name, value);
+    return hides || HAS(refused_params, name) || HAS(labels, name) || body_put(out, name, value);
 }
 
 static bool put_params(json_t *out, json_t *params, struct api_error *err)
@@ -107,7 +99,7 @@ static bool put_rest(json_t *out, const json_t *body, struct api_error *err)
     bool wanted = json_is_true(json_object_get(body, "return_logprob")), ok = true;
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) {
         json_t *value = json_object_get(body, same[i]);
-        ok = ok && (!value || put(out, same[i], value));
+        ok = ok && body_put(out, same[i], value);
     }
     if (wanted && json_is_number(start) && json_number_value(start) >= 0)
         api_invalid(err, "logprob_start_len",
@@ -115,7 +107,7 @@ static bool put_rest(json_t *out, const json_t *body, struct api_error *err)
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (asks(json_object_get(body, refused[i])))
             api_invalid(err, refused[i], "%s is not supported", refused[i]);
-    return ok && (!wanted || !top || put(out, "logprobs", top));
+    return ok && (!wanted || body_put(out, "logprobs", top));
 }
 
 static json_t *translate(const json_t *body, struct api_error *err)
@@ -134,7 +126,7 @@ static json_t *translate(const json_t *body, struct api_error *err)
     bool ok =
         out && put_params(out, json_object_get(body, "sampling_params"), err) && put_rest(out, body, err);
     if (ok && (has_text || has_ids))
-        ok = put(out, "prompt", has_text ? text : ids);
+        ok = body_put(out, "prompt", has_text ? text : ids);
     if (!ok)
         api_out_of_memory(err);
     if (!err->status)

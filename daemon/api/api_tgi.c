@@ -4,15 +4,14 @@
  * text. */
 #include "api.h"
 #include "api_openai_private.h"
+#include "body_members.h"
 #include "generation/generation.h"
 
 #include <string.h>
 
 /* --- the body --- */
 
-static const struct {
-    const char *there, *here;
-} members[] = {
+static const struct body_member members[] = {
     {"max_new_tokens", "max_tokens"},
     {"temperature", "temperature"},
     {"top_k", "top_k"},
@@ -25,6 +24,7 @@ static const struct {
     {"top_n_tokens", "logprobs"},
     {"return_full_text", "echo"},
     {"details", "details"},
+    {0},
 };
 static const struct field_name names[] = {
     {"prompt", "inputs"},
@@ -54,11 +54,6 @@ static bool asks(const json_t *value)
            !(json_is_integer(value) && json_integer_value(value) <= 1);
 }
 
-static bool put(json_t *out, const char *name, const json_t *value)
-{
-    return !value || json_is_null(value) || json_object_set(out, name, (json_t *)value) == 0;
-}
-
 /* {"type": "json" or "json_schema" or "regex", "value"} */
 static bool put_grammar(json_t *out, const json_t *grammar, struct api_error *err)
 {
@@ -66,9 +61,9 @@ static bool put_grammar(json_t *out, const json_t *grammar, struct api_error *er
     if (!grammar || json_is_null(grammar))
         return true;
     if (type && !strcmp(type, "regex"))
-        return put(out, "regex", json_object_get(grammar, "value"));
+        return body_put(out, "regex", json_object_get(grammar, "value"));
     if (type && (!strcmp(type, "json") || !strcmp(type, "json_schema")))
-        return put(out, "json_schema", json_object_get(grammar, "value"));
+        return body_put(out, "json_schema", json_object_get(grammar, "value"));
     api_invalid(err, "parameters.grammar", "parameters.grammar must have type json, json_schema or regex");
     return true;
 }
@@ -90,10 +85,9 @@ static json_t *translate_for(const json_t *body, bool streams, struct api_error 
     if (fields_have_shapes(body, shapes, err) < 0)
         return NULL;
     json_t *out = json_object();
-    bool ok = out && put(out, "prompt", json_object_get(body, "inputs")) &&
-              json_object_set_new(out, "stream", json_boolean(streams)) == 0;
-    for (size_t i = 0; ok && i < sizeof members / sizeof *members; i++)
-        ok = put(out, members[i].here, json_object_get(parameters, members[i].there));
+    bool ok = out && body_put(out, "prompt", json_object_get(body, "inputs")) &&
+              json_object_set_new(out, "stream", json_boolean(streams)) == 0 &&
+              body_copy(out, parameters, members);
     ok = ok && put_grammar(out, json_object_get(parameters, "grammar"), err);
     if (ok && !draws(parameters))
         ok = json_object_set_new(out, "temperature", json_integer(0)) == 0;
