@@ -1,12 +1,13 @@
 /* schema_format.c - formats that are regular. Those of URIs, dates and addresses follow the syntax of their
- * RFCs; days are checked by month, and 29 February is allowed in every year. */
+ * RFCs; days are checked by month, and 29 February by year. */
 #include "schema_private.h"
 
 #include <string.h>
 
+#define LEAP "(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:[02468][048]|[13579][26])00)"
 #define DATE                                                                                                 \
-    "[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:" \
-    "0[1-9]|[12][0-9]))"
+    "(?:[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-" \
+    "(?:0[1-9]|1[0-9]|2[0-8]))|" LEAP "-02-29)"
 #define TIME                                                                                                 \
     "(?:[01][0-9]|2[0-3]):[0-5][0-9]:(?:[0-5][0-9]|60)(?:\\.[0-9]+)?(?:[zZ]|[+-](?:[01][0-9]|2[0-3]):[0-5][" \
     "0-9])"

@@ -312,6 +312,15 @@ Test(schema, the_domain_of_an_address_has_a_dot)
     cr_assert_not(accepts(EMAIL, "\"a..b@c.d\""));
 }
 
+Test(schema, the_29th_of_february_is_in_leap_years_alone)
+{
+    check("{\"type\":\"string\",\"format\":\"date\"}",
+          TEXTS("\"2024-02-29\"", "\"2000-02-29\"", "\"0000-02-29\"", "\"2023-02-28\"", "\"1900-12-31\""),
+          TEXTS("\"2023-02-29\"", "\"1900-02-29\"", "\"2022-02-29\"", "\"2024-02-30\"", "\"2024-00-01\""));
+    check("{\"type\":\"string\",\"format\":\"date-time\"}", TEXTS("\"2024-02-29T00:00:00Z\""),
+          TEXTS("\"2100-02-29T00:00:00Z\""));
+}
+
 #define URI "{\"type\":\"string\",\"format\":\"uri\"}"
 
 /* So the masks of one are those of the other. */
