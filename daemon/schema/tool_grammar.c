@@ -585,6 +585,44 @@ static int try_schema(json_t *schema, uint64_t *work, struct error *err)
     return rc;
 }
 
+/* Tells if a schema says by itself, and by nothing but `properties`, which members there are. */
+static bool names_members(const json_t *schema)
+{
+    static const char *const others[] = {"additionalProperties",
+                                         "unevaluatedProperties",
+                                         "patternProperties",
+                                         "propertyNames",
+                                         "minProperties",
+                                         "dependentSchemas",
+                                         "dependencies",
+                                         "$ref",
+                                         "$dynamicRef",
+                                         "$recursiveRef",
+                                         "allOf",
+                                         "anyOf",
+                                         "oneOf",
+                                         "not",
+                                         "if"};
+    const json_t *properties = json_object_get(schema, "properties"),
+                 *required = json_object_get(schema, "required");
+    bool all = json_is_object(properties);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        all = all && !json_object_get(schema, others[i]);
+    for (size_t i = 0; i < json_array_size(required); i++) {
+        const char *name = json_string_value(json_array_get(required, i));
+        all = all && name && json_object_get(properties, name);
+    }
+    return all;
+}
+
+/* By itself a schema allows members that it does not name; to the author of a tool these are no parameters,
+ * as formats that write each in tags have it. */
+static void close_schema(json_t *schema)
+{
+    if (names_members(schema))
+        json_object_set_new(schema, "additionalProperties", json_false());
+}
+
 /* A copy that is a resource of its own, so that its references stay inside; any object where it cannot be
  * held and need not. */
 static json_t *own_schema(const json_t *function, size_t tool, uint64_t *work, struct error *err)
@@ -593,6 +631,7 @@ static json_t *own_schema(const json_t *function, size_t tool, uint64_t *work, s
     bool strict = json_is_true(json_object_get(function, "strict"));
     char id[32];
     schema = json_is_object(given) ? json_deep_copy(given) : json_object();
+    close_schema(schema);
     if (schema && !json_object_get(schema, "type"))
         json_object_set_new(schema, "type", json_string("object"));
     int rc = schema ? try_schema(schema, work, strict ? err : NULL) : -ENOMEM;

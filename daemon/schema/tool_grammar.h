@@ -3,10 +3,11 @@
  * calls may come: what opens one in the format's scanner comes only with the whole call, also where the mark
  * is a control token and the model writes its letters. In a reasoning that begins the text such marks are
  * words, unless the scanner hears calls there too. Arguments are what
- * the tool's schema allows; a schema that cannot be enforced exactly is a JSON object of any members, unless
- * the tool is `strict`. A mark that is a control token of the vocabulary is TOOL_GRAMMAR_CONTROL and its
- * text, a byte that no other text has: so the model writes the token itself, and in no string. Thread: any.
- * Memory: bounded by grammar.h's limits. */
+ * the tool's schema allows, without members that it does not name where it has only `properties`; a schema
+ * that cannot be enforced exactly is a JSON object of any members, unless the tool is `strict`. A mark that
+ * is a control token of the vocabulary is TOOL_GRAMMAR_CONTROL and its text, a byte that no other text has:
+ * so the model writes the token itself, and in no string. Thread: any. Memory: bounded by grammar.h's limits.
+ */
 #pragma once
 #include "base/error.h"
 #include "grammar/grammar.h"

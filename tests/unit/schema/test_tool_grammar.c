@@ -277,6 +277,34 @@ static void open_costly_tools(int n_tools)
     json_decref(all);
 }
 
+static void expect_arguments(const char *schema, const char *good, const char *bad)
+{
+    char text[512], call[256];
+    struct tool_grammar_options o;
+    snprintf(text, sizeof text, TOOL("f", "", "%s"), schema);
+    open_tools(text);
+    o = options_of("hermes");
+    snprintf(call, sizeof call, CALL("f", "%s"), good);
+    expect_taken(&o, call);
+    snprintf(call, sizeof call, CALL("f", "%s"), bad);
+    expect_refused(&o, call);
+    close_tools();
+    arena = (struct arena){0};
+}
+
+/* A small model would invent others; one that is not named is required all the same. */
+Test(tool_grammar, only_parameters_that_the_schema_names_are_written)
+{
+    expect_arguments("{\"properties\":{\"a\":{}}}", "{\"a\": 1}", "{\"b\": 1}");
+    expect_arguments("{\"type\":\"object\",\"properties\":{}}", "{}", "{\"b\": 1}");
+    expect_arguments("{}", "{\"b\": 1}", "1");
+    expect_arguments("{\"type\":\"object\"}", "{\"b\": 1}", "1");
+    expect_arguments("{\"properties\":{},\"additionalProperties\":{\"type\":\"null\"}}", "{\"b\": null}",
+                     "{\"b\": 1}");
+    expect_arguments("{\"properties\":{},\"patternProperties\":{\"^b\":{}}}", "{\"b\": 1}", "1");
+    expect_arguments("{\"properties\":{},\"required\":[\"b\"]}", "{\"b\": 1}", "{}");
+}
+
 /* All schemas together take one compilation's work: those behind it are any object. */
 Test(tool_grammar, many_costly_schemas_share_the_work_of_one)
 {
