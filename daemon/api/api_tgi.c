@@ -58,14 +58,16 @@ static bool asks(const json_t *value)
 static bool put_grammar(json_t *out, const json_t *grammar, struct api_error *err)
 {
     const char *type = json_string_value(json_object_get(grammar, "type"));
+    json_t *value = json_object_get(grammar, "value");
+    bool regex = type && !strcmp(type, "regex");
     if (!grammar || json_is_null(grammar))
         return true;
-    if (type && !strcmp(type, "regex"))
-        return body_put(out, "regex", json_object_get(grammar, "value"));
-    if (type && (!strcmp(type, "json") || !strcmp(type, "json_schema")))
-        return body_put(out, "json_schema", json_object_get(grammar, "value"));
-    api_invalid(err, "parameters.grammar", "parameters.grammar must have type json, json_schema or regex");
-    return true;
+    if (!regex && (!type || (strcmp(type, "json") && strcmp(type, "json_schema"))))
+        api_invalid(err, "parameters.grammar",
+                    "parameters.grammar must have type json, json_schema or regex");
+    else if (!value || json_is_null(value)) /* else the text would be free */
+        api_invalid(err, "parameters.grammar.value", "parameters.grammar.value is missing");
+    return body_put(out, regex ? "regex" : "json_schema", value);
 }
 
 /* The likeliest token, unless one of these asks for a drawn one. */
@@ -89,7 +91,7 @@ static json_t *translate_for(const json_t *body, bool streams, struct api_error 
               json_object_set_new(out, "stream", json_boolean(streams)) == 0 &&
               body_copy(out, parameters, members);
     ok = ok && put_grammar(out, json_object_get(parameters, "grammar"), err);
-    if (ok && !draws(parameters))
+    if (ok && !draws(parameters) && !json_object_get(out, "temperature"))
         ok = json_object_set_new(out, "temperature", json_integer(0)) == 0;
     if (!ok)
         api_out_of_memory(err);

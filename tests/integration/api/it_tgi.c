@@ -94,6 +94,12 @@ DAEMON_TEST(tgi, refusals_have_its_form_and_name_the_field)
          "parameters.grammar.value must be a JSON schema"},
         {"{\"inputs\":\"a\",\"parameters\":{\"truncate\":5}}", "parameters.truncate is not supported"},
         {"{\"inputs\":\"a\",\"parameters\":{\"grammar\":{\"type\":\"lark\"}}}", "must have type json"},
+        {"{\"inputs\":\"a\",\"parameters\":{\"grammar\":{\"type\":\"regex\"}}}",
+         "parameters.grammar.value is missing"},
+        {"{\"inputs\":\"a\",\"parameters\":{\"grammar\":{\"type\":\"json\",\"value\":null}}}",
+         "parameters.grammar.value is missing"},
+        {"{\"inputs\":\"a\",\"parameters\":{\"temperature\":\"x\"}}",
+         "parameters.temperature must be a number (got a string)"},
         {"{\"inputs\":\"a\",\"parameters\":{\"temperature\":7}}",
          "parameters.temperature must be between 0 and 2"},
     };
