@@ -19,9 +19,10 @@ static const struct body_member members[] = {
     {"stop", "stop"},
     {"n_predict", "max_tokens", NEGATIVE_NOTHING},
     {"max_tokens", "max_tokens", NEGATIVE_NOTHING},
+    {"max_completion_tokens", "max_tokens", NEGATIVE_NOTHING},
     {"seed", "seed", NEGATIVE_NOTHING},
-    {"top_k", "top_k", NEGATIVE_NOTHING},
-    {"repeat_last_n", "penalty_last_n", NEGATIVE_NOTHING},
+    {"top_k", "top_k", NEGATIVE_OFF},
+    {"repeat_last_n", "penalty_last_n", NEGATIVE_ALL},
     {"n_probs", "logprobs", NEGATIVE_NOTHING},
     {"temperature", "temperature"},
     {"top_p", "top_p"},
@@ -60,6 +61,7 @@ static const struct body_member members[] = {
 
 static const struct field_name names[] = {
     {"max_tokens", "n_predict"},
+    {"max_tokens", "max_completion_tokens"},
     {"penalty_last_n", "repeat_last_n"},
     {"logprobs", "n_probs"},
     {"repetition_penalty", "repeat_penalty"},

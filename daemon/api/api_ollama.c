@@ -22,10 +22,12 @@
 
 static void read_message(struct chat_json *c, size_t i, const json_t *given)
 {
-    const char *role = chat_json_word(given, "role"), *content = chat_json_word(given, "content");
+    const char *content = chat_json_word(given, "content"), *role;
     const char *thinking = chat_json_word(given, "thinking"), *tool = chat_json_word(given, "tool_name");
     const json_t *calls = json_object_get(given, "tool_calls");
     char path[96];
+    snprintf(path, sizeof path, "messages[%zu]", i);
+    role = chat_json_need(c, given, path, "role");
     snprintf(path, sizeof path, "messages[%zu].content", i);
     field_has_shape(json_object_get(given, "content"), path, SHAPE_STRING, c->err);
     snprintf(path, sizeof path, "messages[%zu].tool_calls", i);
@@ -77,7 +79,7 @@ static const struct field_name names[] = {
 static const struct body_member options_read[] = {
     {"temperature", "temperature"},
     {"top_p", "top_p"},
-    {"top_k", "top_k"},
+    {"top_k", "top_k", NEGATIVE_OFF},
     {"min_p", "min_p"},
     {"typical_p", "typical_p"},
     {"repeat_penalty", "repetition_penalty"},
@@ -88,7 +90,7 @@ static const struct body_member options_read[] = {
     {"mirostat_eta", "mirostat_eta"},
     {"num_predict", "max_tokens", NEGATIVE_NOTHING},
     {"seed", "seed", NEGATIVE_NOTHING},
-    {"repeat_last_n", "penalty_last_n", NEGATIVE_NOTHING},
+    {"repeat_last_n", "penalty_last_n", NEGATIVE_ALL},
     {0},
 };
 
@@ -387,11 +389,14 @@ static void last(struct generation *g, struct buf *out)
     (void)out;
 }
 
+/* If the prompt does not fit, the message has the sentence that clients look for. */
 void api_ollama_put_error(struct buf *out, const struct api_error *e)
 {
-    buf_puts(out, "{\"error\":");
-    json_put_str(out, e->message);
-    buf_puts(out, "}\n");
+    const char *words = e->has_context ? "the input length exceeds the context length: " : "";
+    buf_puts(out, "{\"error\":\"");
+    json_put_chars(out, words, strlen(words));
+    json_put_chars(out, e->message, strlen(e->message));
+    buf_puts(out, "\"}\n");
 }
 
 #define COMMON                                                                                               \

@@ -121,7 +121,7 @@ void api_openai_put_error(struct buf *out, const struct api_error *e)
     if (e->has_context)
         buf_printf(&words,
                    "This model's maximum context length is %u tokens. However, you requested %s%llu tokens: ",
-                   e->n_ctx, e->estimated ? "at least " : "", (unsigned long long)e->n_prompt_tokens);
+                   e->n_ctx, e->estimated ? "at least " : "", (unsigned long long)e->n_requested);
     buf_puts(&words, e->message);
     buf_puts(out, "{\"error\":{\"message\":");
     json_put_string(out, words.p ? words.p : "", words.len);

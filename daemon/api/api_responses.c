@@ -260,8 +260,7 @@ static void read_format(struct chat_json *c, const json_t *text)
     json_t *format = json_object_get(text, "format"), *schema = json_object_get(format, "schema");
     if (is(format, "type", "json_schema"))
         chat_json_set(c, "response_format",
-                      json_pack("{s:s, s:{s:o}}", "type", "json_schema", "json_schema", "schema",
-                                schema ? json_incref(schema) : json_true()));
+                      json_pack("{s:s, s:{s:O?}}", "type", "json_schema", "json_schema", "schema", schema));
     else if (format && !json_is_null(format))
         chat_json_set(c, "response_format", json_incref(format));
 }

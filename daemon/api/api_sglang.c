@@ -14,7 +14,7 @@
 static const struct body_member members[] = {
     {"max_new_tokens", "max_tokens"},
     {"min_new_tokens", "min_tokens"},
-    {"top_k", "top_k", NEGATIVE_NOTHING},
+    {"top_k", "top_k", NEGATIVE_OFF},
     {"sampling_seed", "seed"},
     {"max_thinking_tokens", "thinking_budget", NEGATIVE_NOTHING},
 };

@@ -56,6 +56,17 @@ static int read_top_k(struct field_reader *r, const struct field *f, const json_
     return 0;
 }
 
+/* -1: all that a penalty can look at. */
+static int read_last_n(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    int64_t n;
+    if (field_integer(r, f->name, value, -1, STEP_MAX_HISTORY, &n) < 0)
+        return -1;
+    p->penalty_last_n = n < 0 ? STEP_MAX_HISTORY : (uint32_t)n;
+    return 0;
+}
+
 /* -1: a random one. */
 static int read_seed(struct field_reader *r, const struct field *f, const json_t *value)
 {
@@ -75,7 +86,7 @@ const struct field openai_extras[] = {
     CUSTOM("top_k", read_top_k),
     CUSTOM("seed", read_seed),
     {.name = "repeat_penalty", .kind = FIELD_FLOAT, .offset = AT(repetition_penalty), .min = 0.01, .max = 10},
-    {.name = "repeat_last_n", .kind = FIELD_U32, .offset = AT(penalty_last_n), .max = STEP_MAX_HISTORY},
+    CUSTOM("repeat_last_n", read_last_n),
     IGNORED("cache_control"),
     IGNORED("id_slot"),
     IGNORED("mm_processor_kwargs"),

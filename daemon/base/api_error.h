@@ -14,7 +14,7 @@ struct api_error {
     bool at_once;           /* answered without reading the body, whose end is uncertain */
     /* context_exceeded: */
     bool has_context, estimated;
-    uint64_t n_prompt_tokens;
+    uint64_t n_prompt_tokens, n_requested; /* the latter with max_tokens, where they are what is too much */
     uint32_t n_ctx;
     /* queue_full: */
     bool has_queue;

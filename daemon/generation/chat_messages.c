@@ -108,13 +108,23 @@ static bool is_word(const json_t *value, const char *word)
     return json_is_string(value) && !strcmp(json_string_value(value), word);
 }
 
-static int read_part_type(struct field_reader *r, const struct field *f, const json_t *value)
+/* Parts that show or say what no text can; those of types that are not known have no text to read. */
+static const char *const other_parts[] = {"image_url", "image",     "input_image", "input_audio",
+                                          "audio_url", "audio",     "video_url",   "video",
+                                          "file",      "input_file"};
+
+/* Returns 1 if the part is a text, 0 if it is skipped, -1 with an error. */
+static int is_text_part(struct field_reader *r, const json_t *type)
 {
-    const char *name = field_path(r, f->name);
-    if (is_word(value, "text") || is_word(value, "refusal"))
-        return 0;
-    return api_invalid(r->err, name, "%s must be \"text\": no other type is supported (got %s)", name,
-                       field_got_word(value));
+    const char *name = field_path(r, "type");
+    if (is_word(type, "text") || is_word(type, "refusal"))
+        return 1;
+    bool known = !json_is_string(type);
+    for (size_t i = 0; i < sizeof other_parts / sizeof *other_parts && !known; i++)
+        known = is_word(type, other_parts[i]);
+    return known ? api_invalid(r->err, name, "%s must be \"text\": no other type is supported (got %s)", name,
+                               field_got_word(type))
+                 : 0;
 }
 
 static int read_part_text(struct field_reader *r, const struct field *f, const json_t *value)
@@ -130,7 +140,6 @@ static int read_part_text(struct field_reader *r, const struct field *f, const j
  * it says what else a part may hold. */
 static int read_part(const struct field_reader *r, size_t i, const json_t *part, struct buf *text)
 {
-    static const struct field type = CUSTOM("type", read_part_type);
     static const struct field rows[] = {
         IGNORED("type"),          CUSTOM("text", read_part_text),     CUSTOM("refusal", read_part_text),
         IGNORED("cache_control"), IGNORED("prompt_cache_breakpoint"), {0}};
@@ -142,8 +151,9 @@ static int read_part(const struct field_reader *r, size_t i, const json_t *part,
     inner.out = text;
     if (!json_is_object(part))
         return api_invalid(r->err, within, "%s must be an object (got %s)", within, field_got(part));
-    if (read_part_type(&inner, &type, json_object_get(part, "type")) < 0)
-        return -1;
+    int text_part = is_text_part(&inner, json_object_get(part, "type"));
+    if (text_part <= 0)
+        return text_part;
     const char *member = json_string_value(json_object_get(part, "type"));
     if (!json_is_string(json_object_get(part, member)))
         return api_invalid(r->err, within, "%s.%s must be a string", within, member);

@@ -160,11 +160,18 @@ static int read_structured(struct field_reader *r, const struct field *f, const 
     return fields_read(&inner, value, tables, 1);
 }
 
+/* A member that is null is not given. */
+static const json_t *given_member(const json_t *object, const char *name)
+{
+    const json_t *value = json_object_get(object, name);
+    return json_is_null(value) ? NULL : value;
+}
+
 /* {type: json_schema, json_schema: {name, schema, strict}}; llama.cpp's {type: json_object, schema: {}}. */
 static int read_response_format(struct field_reader *r, const struct field *f, const json_t *value)
 {
     const char *type = json_string_value(json_object_get(value, "type"));
-    const json_t *named = json_object_get(value, "json_schema"), *schema = json_object_get(value, "schema");
+    const json_t *named = json_object_get(value, "json_schema"), *schema = given_member(value, "schema");
     static const struct field rows[] = {{.name = "response_format.json_schema.schema"},
                                         {.name = "response_format.schema"}};
     const struct field *row = &rows[schema != NULL];
@@ -175,7 +182,7 @@ static int read_response_format(struct field_reader *r, const struct field *f, c
     if (type && !strcmp(type, "json_schema")) {
         if (field_has_shape(named, "response_format.json_schema", SHAPE_OBJECT, r->err) < 0)
             return -1;
-        schema = schema ? schema : json_object_get(named, "schema");
+        schema = schema ? schema : given_member(named, "schema");
         if (!named && !schema)
             return api_invalid(r->err, "response_format.json_schema",
                                "response_format.json_schema is missing");

@@ -59,12 +59,13 @@ static int context_exceeded(struct generation *g, struct api_error *err, size_t 
         return -1;
     err->has_context = true;
     err->estimated = estimated;
-    err->n_prompt_tokens = n_prompt;
+    err->n_prompt_tokens = err->n_requested = n_prompt;
     err->n_ctx = n_ctx;
     if (n_prompt >= n_ctx)
         return api_fail(err, 400, "context_exceeded", prompt_param(g),
                         "the prompt has %s%zu tokens, the context has %u", estimated ? "at least " : "",
                         n_prompt, n_ctx);
+    err->n_requested += g->p.max_tokens;
     return api_fail(err, 400, "context_exceeded", "max_tokens",
                     "%zu prompt token%s and max_tokens %u exceed the context of %u", n_prompt,
                     n_prompt == 1 ? "" : "s", g->p.max_tokens, n_ctx);

@@ -163,6 +163,22 @@ DAEMON_TEST(refuse, max_tokens_over_the_context_says_how_long_the_prompt_is)
     json_decref(root);
 }
 
+/* Clients look for these sentences. */
+DAEMON_TEST(refuse, a_dialect_says_in_its_own_words_what_does_not_fit)
+{
+    char *body = long_prompt("once ", 1500, "");
+    expect_words(post("/v1/completions", "{\"prompt\":\"Once upon a time\",\"max_tokens\":1021}"), 400,
+                 "invalid_request_error",
+                 "maximum context length is 1024 tokens. However, you requested 1025 tokens: 4 prompt");
+    struct reply r = post("/api/generate", body);
+    cr_assert_eq(r.status, 400);
+    cr_assert_not_null(
+        strstr(r.body, "{\"error\":\"the input length exceeds the context length: the prompt has"), "%s",
+        r.body);
+    reply_free(&r);
+    free(body);
+}
+
 DAEMON_TEST(refuse, a_prompt_over_the_context_is_refused_by_count)
 {
     char *body = long_prompt("once ", 1500, "");

@@ -18,6 +18,12 @@ DAEMON_TEST(llama, a_completion_has_its_names)
     cr_assert_eq(json_number(root, "generation_settings.n_predict"), 4);
     cr_assert(json_is_true(json_at(root, "stop")));
     json_decref(root);
+    root = post_ok("/completion", "{\"prompt\":\"Once\",\"max_completion_tokens\":2,\"top_k\":-1,"
+                                  "\"repeat_last_n\":-1}");
+    cr_assert_eq(json_number(root, "generation_settings.n_predict"), 2);
+    cr_assert_eq(json_number(root, "generation_settings.top_k"), 0, "off");
+    cr_assert_eq(json_number(root, "generation_settings.repeat_last_n"), 8192, "all");
+    json_decref(root);
     root = post_ok("/completion", "{\"prompt\":\"Once\",\"grammar\":\"root ::= \\\"yes\\\"\"}");
     cr_assert_str_eq(json_text(root, "content"), "yes");
     cr_assert_str_eq(json_text(root, "stop_type"), "eos");

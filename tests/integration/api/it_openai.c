@@ -183,7 +183,10 @@ DAEMON_TEST(openai, labels_are_ignored_and_what_would_change_the_answer_is_refus
     json_decref(post_ok(CHAT,
                         "{" DOG ",\"max_tokens\":1,\"user\":\"u\",\"metadata\":{\"a\":\"b\"},\"store\":true,"
                         "\"service_tier\":\"auto\",\"parallel_tool_calls\":true,\"tools\":[],\"n\":1,"
-                        "\"response_format\":{\"type\":\"text\"},\"modalities\":[\"text\"],\"top_k\":5}"));
+                        "\"response_format\":{\"type\":\"text\"},\"modalities\":[\"text\"],\"top_k\":5,"
+                        "\"repeat_last_n\":-1}"));
+    json_decref(post_ok(CHAT, "{" DOG ",\"max_tokens\":1,\"response_format\":{\"type\":\"json_schema\","
+                              "\"json_schema\":{\"name\":\"any\",\"schema\":null}}}"));
     expect_words(post(CHAT, "{" DOG ",\"tools\":[{\"type\":\"function\"}]}"), 400, "invalid_request",
                  "tools");
     expect_words(post(CHAT, "{" DOG ",\"response_format\":{\"type\":\"xml\"}}"), 400, "invalid_request",
@@ -336,6 +339,19 @@ DAEMON_TEST(openai, messages_are_checked)
     expect_words(post(CHAT, "{" DOG ",\"prompt\":\"a\"}"), 400, "invalid_request", "needs messages");
 }
 
+/* Parts of types that are not known have no text that the model could read. */
+DAEMON_TEST(openai, parts_that_are_no_text_are_skipped)
+{
+    json_t *alone =
+        post_ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a dog\"}],\"max_tokens\":1}");
+    json_t *beside =
+        post_ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"thinking\",\"thinking\":"
+                      "\"b\"},{\"type\":\"text\",\"text\":\"a dog\"}]}],\"max_tokens\":1}");
+    cr_assert_eq(json_number(beside, "usage.prompt_tokens"), json_number(alone, "usage.prompt_tokens"));
+    json_decref(alone);
+    json_decref(beside);
+}
+
 /* A second message after a good one, refused by these words and with this param. */
 static void message(const char *json, const char *param, const char *words)
 {
@@ -359,6 +375,8 @@ DAEMON_TEST(openai, what_is_wrong_with_a_message_has_its_place_and_value)
     message("{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"image_url\"}]}",
             "messages[1].content[1].type",
             "messages[1].content[1].type must be \"text\": no other type is supported (got \"image_url\")");
+    message("{\"role\":\"user\",\"content\":[{\"text\":\"a\"}]}", "messages[1].content[0].type",
+            "(got nothing)");
     message("{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}", "messages[1].content[0]",
             "messages[1].content[0].text must be a string");
     message("{\"role\":\"user\",\"content\":\"a\",\"foo\":1}", "messages[1].foo",

@@ -123,6 +123,7 @@ Test(ollama, what_would_change_a_prompt_is_refused_where_it_cannot)
         {"\"raw\":true,\"system\":\"s\"", "system is not supported beside raw"},
         {"\"raw\":true,\"context\":[1]", "context is not supported"},
         {"\"suffix\":\"b\",\"system\":\"s\"", "system is not supported beside suffix"},
+        {"\"options\":{\"top_k\":-1,\"repeat_last_n\":-1,\"min_p\":7}", "options.min_p must be between"},
         {"\"logprobs\":1", "logprobs must be true or false (got 1)"},
         {"\"top_logprobs\":2", "top_logprobs needs logprobs to be true"},
         {"\"raw\":true,\"top_logprobs\":2", "top_logprobs needs logprobs to be true"},
@@ -135,6 +136,24 @@ Test(ollama, what_would_change_a_prompt_is_refused_where_it_cannot)
         struct reply r = post("/api/generate", body);
         cr_expect_eq(r.status, 400, "%s: %s", body, r.body);
         cr_expect(strstr(r.body, cases[i].words), "%s: %s", body, r.body);
+        reply_free(&r);
+    }
+    stop();
+}
+
+Test(ollama, what_is_no_message_is_named)
+{
+    static const char *const cases[][2] = {
+        {"7", "messages[0] must be an object (got 7)"},
+        {"{\"content\":\"a\"}", "messages[0].role must be a string (got nothing)"},
+        {"{\"role\":\"king\",\"content\":\"a\"}", "(got \\\"king\\\")"}};
+    start_template(HERMES, "auto");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char body[256];
+        snprintf(body, sizeof body, "{\"messages\":[%s]}", cases[i][0]);
+        struct reply r = post("/api/chat", body);
+        cr_expect_eq(r.status, 400, "%s: %s", body, r.body);
+        cr_expect(strstr(r.body, cases[i][1]), "%s: %s", body, r.body);
         reply_free(&r);
     }
     stop();
