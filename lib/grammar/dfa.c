@@ -1,7 +1,9 @@
 #include "dfa.h"
 #include "base/hash.h"
 #include "base/utf8.h"
+#include "edge_order.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -504,15 +506,8 @@ static bool index_edges(struct subsets *u)
     uint32_t *first = u->first;
     if (!sorted)
         return false;
-    memset(first, 0, (n->n_states + 1) * sizeof *first);
-    for (uint32_t i = 0; i < n->n_edges; i++)
-        first[n->edges[i].from + 1]++;
-    for (uint32_t s = 0; s < n->n_states; s++)
-        first[s + 1] += first[s];
-    for (uint32_t i = 0; i < n->n_edges; i++)
-        sorted[first[n->edges[i].from]++] = n->edges[i];
-    memmove(first + 1, first, n->n_states * sizeof *first); /* each has become the start of the next */
-    first[0] = 0;
+    static_assert(offsetof(struct nfa_edge, from) == 0, "as edges_by_state() reads it");
+    edges_by_state(sorted, n->edges, sizeof *sorted, n->n_edges, first, n->n_states);
     for (uint32_t s = 0; s < n->n_states; s++)
         sort_edges(sorted + first[s], first[s + 1] - first[s]);
     n->edges = sorted;

@@ -1,5 +1,6 @@
 /* grammar_finish.c - from a builder's states to a grammar: what leads nowhere goes, left recursion is
  * refused, states and moves are laid out in order. */
+#include "edge_order.h"
 #include "grammar_builder.h"
 #include "matcher.h"
 
@@ -44,15 +45,8 @@ static bool index_edges(struct finisher *f)
     struct builder_edge *sorted = take(f, b->n_edges, sizeof *sorted);
     if (!sorted)
         return false;
-    memset(first, 0, (b->n_states + 1) * sizeof *first);
-    for (uint32_t i = 0; i < b->n_edges; i++)
-        first[b->edges[i].from + 1]++;
-    for (uint32_t s = 0; s < b->n_states; s++)
-        first[s + 1] += first[s];
-    for (uint32_t i = 0; i < b->n_edges; i++)
-        sorted[first[b->edges[i].from]++] = b->edges[i];
-    memmove(first + 1, first, b->n_states * sizeof *first); /* each has become the start of the next */
-    first[0] = 0;
+    static_assert(offsetof(struct builder_edge, from) == 0, "as edges_by_state() reads it");
+    edges_by_state(sorted, b->edges, sizeof *sorted, b->n_edges, first, b->n_states);
     for (uint32_t s = 0; s < b->n_states; s++) {
         uint32_t n = first[s + 1] - first[s];
         if (n == 2 && by_kind(&sorted[first[s]], &sorted[first[s] + 1]) > 0) {
@@ -94,15 +88,13 @@ static void index_targets(struct finisher *f)
         if (b->edges[i].kind == BUILDER_CALL)
             at[b->edges[i].back + 1]++;
     }
-    for (uint32_t s = 0; s < b->n_states; s++)
-        at[s + 1] += at[s];
+    edges_begin(at, b->n_states);
     for (uint32_t i = b->n_edges; i-- > 0;) {
         f->in[at[b->edges[i].to]++] = i;
         if (b->edges[i].kind == BUILDER_CALL)
             f->in[at[b->edges[i].back]++] = i;
     }
-    memmove(at + 1, at, b->n_states * sizeof *at); /* at[s] has become the end of s: the start of s + 1 */
-    at[0] = 0;
+    edges_begin_again(at, b->n_states);
 }
 
 static uint32_t height_over(const struct finisher *f, const struct builder_edge *e)
