@@ -102,7 +102,7 @@ struct params {
     const char *prompt_end;               /* it may have opened the reasoning */
     size_t prompt_end_len;
     const char *reasoning_effort;        /* for the template; NULL: not given */
-    const struct namespaced *namespaces; /* [n_namespaces] tools that are in one: see api_responses.c */
+    const struct namespaced *namespaces; /* [n_namespaces] tools that are in one: see responses_reader.c */
     uint32_t n_namespaces;
     const char *echoed; /* OpenAI's responses: the members of the body that the reply gives back, as JSON */
 
