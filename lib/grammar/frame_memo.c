@@ -1,3 +1,4 @@
+#include "edge_order.h"
 #include "frame_walk.h"
 
 #include <assert.h>
@@ -73,12 +74,10 @@ static void find_backs(struct frames *f, const struct grammar *g)
     uint32_t n_calls = g->states[g->n_states].call;
     for (uint32_t k = 0; k < n_calls; k++)
         f->back_first[f->body[g->calls[k].rule] + 1]++;
-    for (uint32_t s = 0; s < g->n_states; s++)
-        f->back_first[s + 1] += f->back_first[s];
-    for (uint32_t k = n_calls; k-- > 0;) /* each first becomes the end, and falls to the first again */
+    edges_begin(f->back_first, g->n_states);
+    for (uint32_t k = n_calls; k-- > 0;)
         f->backs[f->back_first[f->body[g->calls[k].rule]]++] = g->calls[k].back;
-    memmove(f->back_first + 1, f->back_first, g->n_states * sizeof *f->back_first);
-    f->back_first[0] = 0;
+    edges_begin_again(f->back_first, g->n_states);
 }
 
 static bool in_part(const struct grammar_state *s)
