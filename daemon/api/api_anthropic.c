@@ -282,6 +282,9 @@ static const char *stop_reason(const struct choice *c)
     return c->answer->n_calls ? "tool_use" : c->text.matched ? "stop_sequence" : "end_turn";
 }
 
+/* Members that their types have and that say nothing here. */
+#define NOTHING_MORE ",\"stop_details\":null,\"container\":null"
+
 static void put_stop(struct buf *out, const struct choice *c)
 {
     buf_printf(out, "\"stop_reason\":\"%s\",\"stop_sequence\":", stop_reason(c));
@@ -289,6 +292,7 @@ static void put_stop(struct buf *out, const struct choice *c)
         json_put_string(out, c->text.matched->s, c->text.matched->len);
     else
         buf_puts(out, "null");
+    buf_puts(out, NOTHING_MORE);
 }
 
 /* Tokens read from the cache do not count as input; a stream that a keep-alive began does not know it
@@ -299,7 +303,8 @@ static void put_usage(struct buf *out, const struct generation *g, uint32_t n_ou
     buf_printf(
         out,
         "\"usage\":{\"input_tokens\":%u,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%u,"
-        "\"output_tokens\":%u,\"output_tokens_details\":{\"thinking_tokens\":%u}}",
+        "\"output_tokens\":%u,\"output_tokens_details\":{\"thinking_tokens\":%u},"
+        "\"cache_creation\":null,\"server_tool_use\":null,\"service_tier\":null}",
         n_prompt - n_cached, n_cached, n_output, answer_n_reasoning(g));
 }
 
@@ -416,7 +421,7 @@ static void begin(struct generation *g, struct buf *out)
 {
     buf_puts(out, "event: message_start\ndata: {\"type\":\"message_start\",\"message\":");
     put_head(out, g);
-    buf_puts(out, "],\"stop_reason\":null,\"stop_sequence\":null,");
+    buf_puts(out, "],\"stop_reason\":null,\"stop_sequence\":null" NOTHING_MORE ",");
     put_usage(out, g, 0);
     buf_puts(out, "}}\n\n");
 }

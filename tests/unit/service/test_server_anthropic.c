@@ -25,6 +25,16 @@ static struct reply ask_anthropic(const char *path, const char *more)
     return post(path, body);
 }
 
+/* Members of their types that are null here: a client may ask for each without looking first. */
+static void expect_nothing_in(const json_t *message)
+{
+    static const char *const members[] = {
+        "stop_sequence",        "stop_details",          "container",
+        "usage.cache_creation", "usage.server_tool_use", "usage.service_tier"};
+    for (size_t i = 0; i < sizeof members / sizeof *members; i++)
+        cr_assert(json_is_null(json_at(message, members[i])), "%s", members[i]);
+}
+
 Test(anthropic, anthropics_messages_have_blocks)
 {
     start_template(THINKS, "auto");
@@ -39,6 +49,7 @@ Test(anthropic, anthropics_messages_have_blocks)
     cr_assert_str_eq(json_text(root, "content.2.input.city"), "Be rn");
     cr_assert_str_eq(json_text(root, "stop_reason"), "tool_use");
     cr_assert_gt(json_number(root, "usage.input_tokens"), 0);
+    expect_nothing_in(root);
     json_decref(root);
     reply_free(&r);
     r = ask_anthropic("/v1/messages/count_tokens", "");
