@@ -108,22 +108,21 @@ SIMT_INLINE bool walk_notes_times(const struct walk *w)
     return w->args->trace && simt_thread() == 0;
 }
 
+/* The step is noted here: once the end of its last op is signalled, a later step may take its place. */
 SIMT_INLINE void walk_note_begin(const struct walk *w)
 {
     if (!walk_notes_times(w))
         return;
     SIMT_GLOBAL struct decoder_mark *m = walk_mark(w);
+    m->step = w->step->id;
     m->begin_ns = simt_globaltimer();
     m->begin = simt_clock();
 }
 
 SIMT_INLINE void walk_note_end(const struct walk *w)
 {
-    if (!walk_notes_times(w))
-        return;
-    SIMT_GLOBAL struct decoder_mark *m = walk_mark(w);
-    m->end = simt_clock();
-    m->step = w->step->id;
+    if (walk_notes_times(w))
+        walk_mark(w)->end = simt_clock();
 }
 
 /* edge: 0 for the begin of a wait, 1 for its end. */

@@ -181,8 +181,10 @@ SIMT_INLINE bool resident_run_op(const struct decoder_args *args, uint32_t at, r
                     resident_index(at) + 1); /* before `w` needs its registers: behind it sm_80 spills */
     struct walk w = resident_walk(args, at);
     w.n_rows = resident_rows(&w, at);
+    if (!w.n_rows)
+        return true;
     walk_note_begin(&w);
-    return !w.n_rows || ops(&w);
+    return ops(&w);
 }
 
 /* Signals an op's end, if it ran; the last op's, which is the step's, always. */

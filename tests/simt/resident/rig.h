@@ -35,6 +35,7 @@ struct rig {
     struct step_result *results; /* [DECODER_RING][STEP_MAX_LOGITS] */
     char *transfer;
     uint32_t *masks;              /* [DECODER_MASKS][sample_mask_words()] */
+    struct decoder_mark *marks;   /* [n_blocks][n_ops]; args.trace is their address if a test sets it */
     struct simt_outside *outside; /* for the next launches; NULL: the seed decides everything */
     struct rig_buffer {
         void *memory;

@@ -336,6 +336,29 @@ Test(resident, a_host_that_keeps_two_steps_in_flight_gets_every_answer_in_order)
     }
 }
 
+/* The notes of a step are read from its place in the ring only while it is there. */
+Test(resident, the_notes_of_each_op_are_of_the_last_step_that_ran_it)
+{
+    uint32_t n_ops = run.rig.plan.n_ops;
+    for (uint64_t seed = 0; seed < 2; seed++) {
+        struct live l;
+        rig_reset(&run.rig);
+        run.rig.args.trace = (uint64_t)(uintptr_t)run.rig.marks;
+        host_open(&host, seed);
+        live_begin(&l, seed % 2 ? 90 : 80, seed);
+        host_go_on(&host, &l, 8);
+        set(&run.rig.control->stop, DECODER_DRAIN);
+        live_end(&l);
+        for (uint32_t i = 0; i < run.n_blocks * n_ops; i++) {
+            const struct decoder_mark *m = &run.rig.marks[i];
+            cr_expect_eq(m->step, run.rig.marks[i % n_ops].step, "op %u", i % n_ops);
+            cr_expect_eq(m->step != 0, m->end != 0, "op %u", i % n_ops);
+        }
+        cr_expect_eq(run.rig.marks[0].step, run.rig.steps[(run.rig.control->completed - 1) % DECODER_RING].id);
+        toy_state_close(&host.state);
+    }
+}
+
 Test(resident, a_launch_whose_time_is_up_leaves_between_steps_and_the_next_one_goes_on)
 {
     uint32_t n_launches = 0;
