@@ -245,9 +245,9 @@ static inline bool product_is_wide(uint32_t n_columns, uint32_t k, uint32_t form
 }
 
 /* decoder_shared.fold_bytes: two descriptions of a product (one for the compute warps, one for the producer),
- * a narrow product's sums between stages, and the values of a stage's 16 super-blocks: for 8 columns twice,
- * for 16 once. */
-#define PRODUCT_FOLD_BYTES (2 * 512 + 1024 + 16384)
+ * the labels of stages, a narrow product's sums between stages, and the values of a stage's 16 super-blocks:
+ * for 8 columns twice, for 16 once. */
+#define PRODUCT_FOLD_BYTES (2 * 384 + 256 + 1024 + 16384)
 
 /* Least decoder_shared.work_bytes: a wide product's sums between stages. */
 static inline uint32_t product_work_bytes(uint32_t max_rows)

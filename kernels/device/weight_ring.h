@@ -11,6 +11,8 @@
  * reads nothing and goes to its next barrier, where it informs the other compute warps. A producer that ends
  * calls ring_close() first: a block may not end while copies into its shared memory are under way.
  *
+ * What the producer's lane 0 wrote before a fill, the consumers see once they have taken the stage.
+ *
  * A source that this kernel writes must be ordered before the fill (an acquire by every lane that copies),
  * and on sm_90 its writers call simt_fence_proxy_async() before their release. Weights are never written: no
  * wait.
@@ -24,8 +26,8 @@
 #define RING_FULL_ARRIVALS 1
 #define RING_PAUSE_NS      0 /* an mbarrier test sleeps by itself */
 #else
-#define RING_FULL_ARRIVALS SIMT_LANES
-#define RING_PAUSE_NS      64 /* between two tests; the pause lasts at most twice this */
+#define RING_FULL_ARRIVALS (SIMT_LANES + 1) /* the copies', which release nothing else, and lane 0's */
+#define RING_PAUSE_NS      64               /* between two tests; the pause lasts at most twice this */
 #endif
 #define RING_SPINS 32 /* tests before the first pause, about a microsecond */
 
@@ -37,12 +39,18 @@ struct ring {
 
 /* A warp's place in the ring, in one word that the compute warps carry through all ops; starts as {0}. */
 struct ring_place {
-    uint32_t turns; /* twice the stage, and 1 in every second round */
+    uint32_t turns; /* lower half: twice the stage, and 1 in every second round; upper half: number of stages
+                       passed, modulo 2^16 */
 };
 
 SIMT_INLINE uint32_t ring_stage_of(const struct ring_place *at)
 {
-    return at->turns / 2;
+    return at->turns % 65536 / 2;
+}
+
+SIMT_INLINE uint32_t ring_passed(const struct ring_place *at)
+{
+    return at->turns / 65536;
 }
 
 SIMT_INLINE uint32_t ring_parity_of(const struct ring_place *at)
@@ -79,9 +87,9 @@ SIMT_INLINE void ring_open(struct ring *r, uint32_t stage_offset, uint32_t mbar_
 
 SIMT_INLINE void ring_next(const struct ring *r, struct ring_place *at)
 {
-    at->turns += 2;
+    at->turns += 65536 + 2;
     if (ring_stage_of(at) == r->n_stages)
-        at->turns = ring_parity_of(at) ^ 1;
+        at->turns = (at->turns & 0xffff0000u) | (ring_parity_of(at) ^ 1);
 }
 
 /* Polls one mbarrier; `stage` is for the failure record. A long wait pauses: waiting warps share the
@@ -122,6 +130,8 @@ SIMT_INLINE bool ring_fill(const struct ring *r, struct ring_place *at, const SI
     for (uint32_t i = simt_lane() * 16; i < bytes; i += SIMT_LANES * 16)
         simt_cp_async16(dst + i, src + i);
     simt_cp_async_arrive(full);
+    if (simt_lane() == 0)
+        simt_mbar_arrive(full);
 #endif
     ring_next(r, at);
     return true;

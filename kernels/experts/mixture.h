@@ -259,6 +259,7 @@ SIMT_INLINE bool mixture_stream(SIMT_SHARED struct product *p, const struct deco
                                 const struct flow_guard *guard)
 {
     SIMT_SHARED struct mixture *m = mixture_at(args, 1);
+    SIMT_SHARED char *fold = simt_carve(args->shared.fold, args->shared.fold_bytes);
     if (!mixture_is_summed(op) && !gate_await(gate, guard))
         return false;
     if (simt_lane() == 0) {
@@ -267,7 +268,7 @@ SIMT_INLINE bool mixture_stream(SIMT_SHARED struct product *p, const struct deco
     }
     simt_syncwarp();
     while (m->unit < m->n_units) {
-        if (!product_produce(p, ring, place, guard))
+        if (!product_produce(p, fold, ring, place, guard))
             return false;
         simt_syncwarp(); /* no lane reads the unit before any more */
         if (simt_lane() == 0)

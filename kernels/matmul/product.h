@@ -31,6 +31,7 @@
  * Thread: product_produce() and product_ask_vectors(): all lanes of the producer warp. product_open(): one
  * whole warp. The rest: all compute threads of a block together, unless a function names one warp. */
 #pragma once
+#include "product_label.h"
 #include "tile_product.h"
 #include "device/interpreter.h"
 
@@ -39,16 +40,6 @@ struct product_matrix {
     uint32_t type, n, n_tiles, super_bytes;
     uint32_t out_col, first_group, stage_supers, reserved;
 };
-
-/* A stage whose values wait to be added, and its run. */
-struct product_mark {
-    uint32_t group;
-    uint16_t index;
-    uint16_t turn;       /* groups that this block had before, modulo 2^16 */
-    uint32_t first_item; /* first super-block tile, from the run's first */
-};
-
-#define PRODUCT_MOST_STAGES 8 /* stages whose values fit one half of the fold area together */
 
 struct product {
     struct product_matrix matrix[3];
@@ -70,13 +61,16 @@ struct product {
     uint32_t shift;                    /* the values of a row have room for 1 << shift columns of a panel */
     float factor[ACTIVATION_COLUMNS];  /* narrow: by column, from the first quantised one; the products do not
                                           wait for them */
-    struct product_mark marks[2][PRODUCT_MOST_STAGES]; /* by half */
-    uint32_t by_expert;                                /* an op EXPERTS: product_op.h */
+    uint32_t n_warps;                  /* that multiply */
+    uint32_t by_expert;                /* an op EXPERTS: product_op.h */
     uint32_t gates; /* not 0: a row's factor is the sigmoid of the value so many floats on */
 };
-_Static_assert(sizeof(struct product) <= 512, "PRODUCT_FOLD_BYTES has 512 bytes for each of two");
+#define PRODUCT_DESCRIPTION_BYTES 384u
+_Static_assert(sizeof(struct product) <= PRODUCT_DESCRIPTION_BYTES, "the fold area has room for two of them");
 
 /* Parts of a block's fold area, in bytes. */
+#define PRODUCT_LABELS_AT (2 * PRODUCT_DESCRIPTION_BYTES)
+_Static_assert(PRODUCT_LABELS_AT + PRODUCT_LABELS * sizeof(uint64_t) == 1024, "fold area");
 #define PRODUCT_SUMS_AT   1024u
 #define PRODUCT_VALUES_AT 2048u
 #define PRODUCT_PANEL     (TILE_ROWS * ACTIVATION_COLUMNS) /* values of a super-block in one full panel */
@@ -88,7 +82,12 @@ _Static_assert(PRODUCT_VALUES_AT + SCHEDULE_MAX_SUPERS * TILE_MAX_PANEL * PRODUC
 /* The description for the compute warps (0) or for the producer warp (1). */
 SIMT_INLINE SIMT_SHARED struct product *product_at(SIMT_SHARED char *fold, uint32_t which)
 {
-    return (SIMT_SHARED struct product *)(fold + which * 512);
+    return (SIMT_SHARED struct product *)(fold + which * PRODUCT_DESCRIPTION_BYTES);
+}
+
+SIMT_INLINE SIMT_SHARED uint64_t *product_labels(SIMT_SHARED char *fold)
+{
+    return (SIMT_SHARED uint64_t *)(fold + PRODUCT_LABELS_AT);
 }
 
 /* --- description --- */
@@ -147,6 +146,7 @@ SIMT_INLINE void product_open(SIMT_SHARED struct product *p, const struct decode
     p->n_rows = b->max_rows;
     p->n_columns = n_columns;
     p->n_matrices = n_matrices;
+    p->n_warps = args->n_crew / SIMT_LANES;
     p->by_expert = op->opcode == PROGRAM_EXPERTS;
     p->epilogue = op->epilogue;
     p->n_groups = plan->n_groups;
@@ -288,66 +288,59 @@ SIMT_INLINE void product_ask_vectors(const SIMT_SHARED struct product *p)
             walk_ask(p->matrix[i].bias, p->matrix[i].n, part, n_parts);
 }
 
-/* Fills the ring with all of this block's share of the product, by the producer warp. False: end. */
-SIMT_INLINE bool product_produce(const SIMT_SHARED struct product *p, const struct ring *ring,
-                                 struct ring_place *place, const struct flow_guard *guard)
+/* Labels the next stage of a run and fills it. False: end. */
+SIMT_INLINE bool product_fill(const SIMT_SHARED struct product *p, const struct product_run *run,
+                              struct product_label label, SIMT_SHARED char *fold, const struct ring *ring,
+                              struct ring_place *place, const struct flow_guard *guard)
 {
-    for (uint32_t group = product_first_group(p); group < p->n_groups; group += simt_n_blocks())
-        for (uint32_t index = 0; index < product_n_runs(p); index++) {
+    uint32_t super_bytes = run->matrix->super_bytes;
+    size_t first = (size_t)run->first_tile * p->n_supers + label.first_item;
+    if (simt_lane() == 0)
+        product_put_label(product_labels(fold), ring_passed(place), &label);
+    return ring_fill(ring, place, DECODER_AT(const char, run->matrix->tiles) + first * super_bytes,
+                     label.n_items * super_bytes, guard);
+}
+
+/* Fills the ring with all of this block's share of the product, by the producer warp. False: end. */
+SIMT_INLINE bool product_produce(const SIMT_SHARED struct product *p, SIMT_SHARED char *fold,
+                                 const struct ring *ring, struct ring_place *place,
+                                 const struct flow_guard *guard)
+{
+    uint32_t n_runs = product_n_runs(p), n_warps = p->n_warps, turn = 0;
+    uint32_t lead = n_warps > 2 ? 2 : 0;
+    for (uint32_t group = product_first_group(p); group < p->n_groups; group += simt_n_blocks(), turn++)
+        for (uint32_t index = 0; index < n_runs; index++) {
             struct product_run run = product_run_of(p, group, index);
-            uint32_t super_bytes = run.matrix->super_bytes, n = run.n_tiles * p->n_supers;
-            uint32_t step = run.matrix->stage_supers;
-            const SIMT_GLOBAL char *from = DECODER_AT(const char, run.matrix->tiles) +
-                                           (size_t)run.first_tile * p->n_supers * super_bytes;
-            for (uint32_t at = 0; at < n; at += step, from += (size_t)step * super_bytes)
-                if (!ring_fill(ring, place, from, (n - at < step ? n - at : step) * super_bytes, guard))
+            uint32_t n = run.n_tiles * p->n_supers, most = run.matrix->stage_supers;
+            for (uint32_t at = 0; at < n; at += most) {
+                struct product_label label = {
+                    .first_tile = run.first_tile,
+                    .first_item = at,
+                    .n_items = n - at < most ? n - at : most,
+                    .n_tiles = run.n_tiles,
+                    .lead = lead,
+                    .type = run.matrix->type,
+                    .matrix = (uint32_t)(run.matrix - p->matrix),
+                    .turn = turn,
+                    .last = n - at <= most,
+                };
+                label.ends = label.last && index + 1 == n_runs && group + simt_n_blocks() >= p->n_groups;
+                if (!product_fill(p, &run, label, fold, ring, place, guard))
                     return false;
+                for (lead += label.n_items; lead >= n_warps;)
+                    lead -= n_warps;
+            }
         }
     return true;
 }
 
 /* --- the compute warps' part --- */
 
-/* Position of the compute warps in their share of the product. Everything else about a stage (product_part)
- * is computed from shared memory, once before the stage is waited for and again when its values are added,
- * rather than kept: registers are scarce in a block of 512 threads (128 each). */
-struct product_cursor {
-    struct product_mark mark;
-    uint32_t lead;  /* the warp that has the stage's first super-block */
-    uint32_t half;  /* half of the fold area that receives the values */
-    uint32_t stage; /* number of stages whose values are there */
-};
-
-/* A stage times columns [first_column, + n_columns). */
-struct product_part {
-    struct product_run run;
-    uint32_t n_items; /* super-block tiles */
-    uint32_t n_columns;
-};
-
-/* Columns by which a stage is multiplied at a time. */
-SIMT_INLINE uint32_t product_chunk(const SIMT_SHARED struct product *p)
+/* Columns from `column` on by which a stage is multiplied together. */
+SIMT_INLINE uint32_t product_some(const bool wide, const SIMT_SHARED struct product *p, uint32_t column)
 {
-    return p->wide ? PRODUCT_WIDE : ACTIVATION_COLUMNS;
-}
-
-SIMT_INLINE struct product_part product_part_of(const SIMT_SHARED struct product *p,
-                                                const struct product_mark *at, uint32_t column)
-{
-    uint32_t chunk = product_chunk(p);
-    struct product_part part = {.run = product_run_of(p, at->group, at->index)};
-    uint32_t items = part.run.n_tiles * p->n_supers - at->first_item, most = part.run.matrix->stage_supers;
-    uint32_t columns = p->end_column - column;
-    part.n_items = items < most ? items : most;
-    part.n_columns = columns < chunk ? columns : chunk;
-    return part;
-}
-
-/* Returns whether the part's values are the last of its run, so that its tiles can be finished. */
-SIMT_INLINE bool product_is_last(const SIMT_SHARED struct product *p, const struct product_mark *at,
-                                 const struct product_part *part)
-{
-    return at->first_item + part->n_items == part->run.n_tiles * p->n_supers;
+    uint32_t left = p->end_column - column;
+    return wide && left > PRODUCT_WIDE ? PRODUCT_WIDE : left; /* narrow: up to ACTIVATION_COLUMNS */
 }
 
 /* Index of a value in its panel. Columns are exchanged in pairs, by row, so that with 8 of them neither
@@ -403,12 +396,12 @@ SIMT_INLINE struct ring product_ring(const struct product_place *place)
 
 /* Values of the stage-th stage in a half: [item][row 16][1 << shift columns], see product_word(). When wide,
  * those of the only stage: [item][panel 2][row 16][column 8], in both halves. */
-SIMT_INLINE SIMT_SHARED float *product_values(const SIMT_SHARED struct product *p, SIMT_SHARED char *fold,
+SIMT_INLINE SIMT_SHARED float *product_values(const bool wide, uint32_t shift, SIMT_SHARED char *fold,
                                               uint32_t half, uint32_t stage)
 {
     SIMT_SHARED float *all = (SIMT_SHARED float *)(fold + PRODUCT_VALUES_AT);
-    uint32_t per_stage = SCHEDULE_MAX_SUPERS * TILE_ROWS << p->shift;
-    return p->wide ? all : all + half * SCHEDULE_MAX_SUPERS * PRODUCT_PANEL + stage * per_stage;
+    uint32_t per_stage = SCHEDULE_MAX_SUPERS * TILE_ROWS << shift;
+    return wide ? all : all + half * SCHEDULE_MAX_SUPERS * PRODUCT_PANEL + stage * per_stage;
 }
 
 /* Multiplies this warp's super-blocks of a stage; one tile type. */
@@ -453,28 +446,34 @@ SIMT_INLINE void product_items(const uint32_t type, const bool one, const bool i
     }
 }
 
-SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct product *p,
-                                  const struct product_cursor *at, const struct product_part *part,
-                                  uint32_t column, const struct product_place *place, const struct crew *crew)
+/* Multiplies the stage at place->at by the columns from `column` on. A warp without a super-block returns at
+ * once. */
+SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct product *p, uint32_t half,
+                                  uint32_t number, uint32_t column, const struct product_place *place,
+                                  const struct crew *crew)
 {
+    struct product_label label = product_label(product_labels(place->fold), ring_passed(place->at));
+    uint32_t warp = simt_warp(),
+             first = warp < label.lead ? warp + crew->n_warps - label.lead : warp - label.lead;
+    if (first >= label.n_items)
+        return;
     struct ring ring = product_ring(place);
     const SIMT_SHARED char *stage = ring_stage(&ring, place->at);
-    SIMT_SHARED float *values = product_values(p, place->fold, at->half, at->stage);
-    uint32_t warp = simt_warp(), first = warp < at->lead ? warp + crew->n_warps - at->lead : warp - at->lead;
+    SIMT_SHARED float *values = product_values(is_far, p->shift, place->fold, half, number);
+    uint32_t n_columns = product_some(is_far, p, column);
     uint64_t all = place->args ? place->args->buffers.activations : p->panels;
     struct activation x = activation_at(product_work(place), DECODER_AT(char, all),
-                                        is_far ? ACTIVATION_COLUMNS : part->n_columns, p->forms);
+                                        is_far ? ACTIVATION_COLUMNS : n_columns, p->forms);
     uint32_t panel_bytes = p->n_supers * x.super_bytes;
     x.far_at = (uint32_t)(p->panels - all) + column / ACTIVATION_COLUMNS * panel_bytes;
-    x.second = part->n_columns > ACTIVATION_COLUMNS ? panel_bytes : 0;
-    uint32_t type = part->run.matrix->type;
+    x.second = n_columns > ACTIVATION_COLUMNS ? panel_bytes : 0;
 #define PRODUCT_CASE(type, one)                                                                              \
     case type:                                                                                               \
-        product_items(type, one, is_far, &x, stage, values, p->shift, part->n_items, at->mark.first_item,    \
+        product_items(type, one, is_far, &x, stage, values, p->shift, label.n_items, label.first_item,       \
                       p->n_supers, first, crew->n_threads);                                                  \
         return
     if (!is_far && p->shift == 0) /* a single sequence */
-        switch (type) {
+        switch (label.type) {
             PRODUCT_CASE(TILE_Q4_K, true);
             PRODUCT_CASE(TILE_Q5_K, true);
             PRODUCT_CASE(TILE_Q6_K, true);
@@ -487,7 +486,7 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
             PRODUCT_CASE(TILE_CODES, true);
             PRODUCT_CASE(TILE_THREES, true);
         }
-    switch (type) {
+    switch (label.type) {
         PRODUCT_CASE(TILE_Q4_K, false);
         PRODUCT_CASE(TILE_Q5_K, false);
         PRODUCT_CASE(TILE_Q6_K, false);
@@ -509,36 +508,36 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
 }
 
 /* Destination of the result of one row of the matrix and one column. */
-SIMT_INLINE SIMT_GLOBAL float *product_out(const SIMT_SHARED struct product *p, const struct product_run *run,
-                                           uint32_t n, uint32_t column)
+SIMT_INLINE SIMT_GLOBAL float *product_out(const SIMT_SHARED struct product *p,
+                                           const SIMT_SHARED struct product_matrix *m, uint32_t n,
+                                           uint32_t column)
 {
-    bool gated = program_is_gated(p->epilogue);
-    uint32_t out_col = gated ? p->matrix[0].out_col : run->matrix->out_col;
+    uint32_t out_col = program_is_gated(p->epilogue) ? p->matrix[0].out_col : m->out_col;
     return DECODER_AT(float, p->out) + (size_t)column * p->out_stride + out_col + n;
 }
 
 /* Returns whether the result needs the old value of its destination: x, or gate's y, which this thread has
  * stored there. */
-SIMT_INLINE bool product_adds(const SIMT_SHARED struct product *p, const struct product_run *run)
+SIMT_INLINE bool product_adds(const SIMT_SHARED struct product *p, uint32_t matrix)
 {
     return p->epilogue == PROGRAM_RESIDUAL || p->epilogue >= PROGRAM_TIMES_SILU ||
-           (program_is_gated(p->epilogue) && run->index == 1);
+           (program_is_gated(p->epilogue) && matrix == 1);
 }
 
-SIMT_INLINE float product_bias(const struct product_run *run, uint32_t n)
+SIMT_INLINE float product_bias(const SIMT_SHARED struct product_matrix *m, uint32_t n)
 {
-    return run->matrix->bias ? DECODER_AT(const float, run->matrix->bias)[n] : 0;
+    return m->bias ? DECODER_AT(const float, m->bias)[n] : 0;
 }
 
 /* Returns the result, from both halves' sums. */
-SIMT_INLINE float product_finish(const SIMT_SHARED struct product *p, const struct product_run *run, float r,
-                                 float before, float bias, float sum0, float sum1)
+SIMT_INLINE float product_finish(const SIMT_SHARED struct product *p, uint32_t matrix, float r, float before,
+                                 float bias, float sum0, float sum1)
 {
     float y = (sum0 + sum1) * r;
-    if (run->matrix->bias)
+    if (p->matrix[matrix].bias)
         y = y + bias;
     y = y * p->scale;
-    if (!product_adds(p, run))
+    if (!product_adds(p, matrix))
         return p->cap > 0 ? arith_cap(y * (2.0f / p->cap * ARITH_LOG2E), p->cap) : y;
     if (p->epilogue == PROGRAM_RESIDUAL)
         return before + y;
@@ -549,206 +548,158 @@ SIMT_INLINE float product_finish(const SIMT_SHARED struct product *p, const stru
     return (p->epilogue == PROGRAM_GEGLU ? arith_gelu(before) : arith_silu(before)) * y;
 }
 
-/* Number of this group among those that may be folded together. */
-SIMT_INLINE uint32_t product_turn(const SIMT_SHARED struct product *p, const struct product_mark *at)
+/* How columns are folded: a constant wherever it is passed, since one column needs far fewer instructions. */
+enum product_form { PRODUCT_ONE, PRODUCT_NARROW, PRODUCT_FAR };
+
+SIMT_INLINE uint32_t product_shift_of(const enum product_form form, const SIMT_SHARED struct product *p)
 {
-    return at->turn % (PRODUCT_MOST_STAGES >> p->shift);
+    return form == PRODUCT_ONE ? 0 : form == PRODUCT_FAR ? 3 : p->shift;
+}
+
+/* Number of a stage's group among those that may be folded together, whose values have 1 << shift columns. */
+SIMT_INLINE uint32_t product_turn(const struct product_label *label, uint32_t shift)
+{
+    return label->turn % (PRODUCT_MOST_STAGES >> shift);
 }
 
 /* Adds a stage's values to the sums of pairs own, own + n_threads ..., [column][half 2][row 16], and finishes
- * the pairs if that stage was their last. */
-SIMT_INLINE void product_fold(const SIMT_SHARED struct product *p, const struct product_mark *at,
-                              uint32_t first_column, const SIMT_SHARED float *values, uint32_t own,
+ * the pairs if that stage was the last of its run. */
+SIMT_INLINE void product_fold(const enum product_form form, const SIMT_SHARED struct product *p,
+                              const struct product_label *label, uint32_t first_column,
+                              const SIMT_SHARED float *values, uint32_t own,
                               const struct product_place *place, const struct crew *crew)
 {
-    bool wide = p->wide;
-    uint32_t item = (wide ? TILE_MAX_PANEL : 1) * TILE_ROWS << p->shift;
-    struct product_part part = product_part_of(p, at, first_column);
-    const struct product_run *run = &part.run;
+    const bool wide = form == PRODUCT_FAR;
+    uint32_t log2 = product_shift_of(form, p), item = (wide ? TILE_MAX_PANEL : 1) * TILE_ROWS << log2;
+    const SIMT_SHARED struct product_matrix *m = &p->matrix[label->matrix];
     SIMT_SHARED char *near_sums =
-        place->fold + PRODUCT_SUMS_AT + (product_turn(p, at) * 2 * TILE_ROWS * 4 << p->shift);
+        place->fold + PRODUCT_SUMS_AT + (product_turn(label, log2) * 2 * TILE_ROWS * 4 << log2);
     SIMT_SHARED float *all = (SIMT_SHARED float *)(wide ? product_work(place) : near_sums);
-    uint32_t n = part.n_columns, shift = product_shift(n);
-    uint32_t per_tile = run->n_tiles > 1 ? p->n_supers : part.n_items, half = (p->n_supers + 1) / 2;
-    bool last = product_is_last(p, at, &part);
-    for (uint32_t i = simt_opaque(own); i < (run->n_tiles * TILE_ROWS) << shift; i += crew->n_threads) {
+    uint32_t n = form == PRODUCT_ONE ? 1 : product_some(wide, p, first_column), shift = product_shift(n);
+    uint32_t per_tile = label->n_tiles > 1 ? p->n_supers : label->n_items, half = (p->n_supers + 1) / 2;
+    for (uint32_t i = simt_opaque(own); i < (label->n_tiles * TILE_ROWS) << shift; i += crew->n_threads) {
         uint32_t row = i % TILE_ROWS, column = i / TILE_ROWS & ((1u << shift) - 1);
         uint32_t tile = i / TILE_ROWS >> shift, number = first_column + column;
         if (column >= n)
             continue;
-        uint32_t index = number - p->first_column;
+        uint32_t index = form == PRODUCT_ONE ? 0 : number - p->first_column;
         SIMT_SHARED float *sums = all + index * 2 * TILE_ROWS + row;
         const SIMT_SHARED float *v = values + tile * per_tile * item +
                                      column / ACTIVATION_COLUMNS * PRODUCT_PANEL +
-                                     product_word(row, column % ACTIVATION_COLUMNS, p->shift);
-        uint32_t in_matrix = (run->first_tile + tile) * TILE_ROWS + row;
-        SIMT_GLOBAL float *out = product_out(p, run, in_matrix, number);
-        bool ends = last && in_matrix < run->matrix->n;
-        float sum[2] = {0, 0}, before = ends && product_adds(p, run) ? *out : 0; /* both loaded early */
-        float bias = ends ? product_bias(run, in_matrix) : 0;
-        if (at->first_item) {
+                                     product_word(row, column % ACTIVATION_COLUMNS, log2);
+        uint32_t in_matrix = (label->first_tile + tile) * TILE_ROWS + row;
+        SIMT_GLOBAL float *out = product_out(p, m, in_matrix, number);
+        bool ends = label->last && in_matrix < m->n;
+        float sum[2] = {0, 0};
+        float before = ends && product_adds(p, label->matrix) ? *out : 0; /* both loaded early */
+        float bias = ends ? product_bias(m, in_matrix) : 0;
+        if (label->first_item) {
             sum[0] = sums[0];
             sum[1] = sums[TILE_ROWS];
         }
-        uint32_t s = at->first_item, end = s + per_tile, middle = half < end ? half : end;
+        uint32_t s = label->first_item, end = s + per_tile, middle = half < end ? half : end;
 #pragma clang loop unroll_count(4)
         for (; s < middle; s++, v += item)
             sum[0] += *v;
 #pragma clang loop unroll_count(4)
         for (; s < end; s++, v += item)
             sum[1] += *v;
-        if (!last) {
+        if (!label->last) {
             sums[0] = sum[0];
             sums[TILE_ROWS] = sum[1];
             continue;
         }
         float r = wide ? DECODER_AT(const float, p->wide_factors)[number] : p->factor[index];
         if (ends)
-            *out = product_finish(p, run, r, before, bias, sum[0], sum[1]);
+            *out = product_finish(p, label->matrix, r, before, bias, sum[0], sum[1]);
     }
 }
 
-/* Folds all stages whose values are there. Groups that may be there together have their own owners and their
- * own room for sums; all stages of a group have the same, so that a thread finds the sums, and gate's y, that
- * it stored itself. */
-SIMT_INLINE void product_settle(const SIMT_SHARED struct product *p, const struct product_cursor *at,
-                                uint32_t first_column, const struct product_place *place,
-                                const struct crew *crew)
+/* Folds the values of n stages, the first of which is the ring's stage number `first_stage`. Groups that may
+ * be there together have their own owners and their own room for sums; all stages of a group have the same,
+ * so that a thread finds the sums, and gate's y, that it stored itself. */
+SIMT_INLINE void product_settle(const enum product_form form, const SIMT_SHARED struct product *p,
+                                uint32_t first_stage, uint32_t half, uint32_t n, uint32_t first_column,
+                                const struct product_place *place, const struct crew *crew)
 {
-    uint32_t n_owners = (p->group_tiles * TILE_ROWS) << (p->wide ? 4 : p->shift);
+    const bool wide = form == PRODUCT_FAR;
+    uint32_t log2 = product_shift_of(form, p), n_owners = p->group_tiles * TILE_ROWS << (wide ? 4 : log2);
     uint32_t thread = simt_opaque(simt_thread());
     SIMT_SMALL_LOOP
-    for (uint32_t stage = 0; stage < at->stage; stage++) {
-        const SIMT_SHARED struct product_mark *from = &p->marks[at->half][stage];
-        struct product_mark mark = {from->group, from->index, from->turn, from->first_item};
-        uint32_t first = p->wide ? 0 : product_turn(p, &mark) * ((n_owners + 31) / 32 * 32);
+    for (uint32_t stage = 0; stage < n; stage++) {
+        struct product_label label = product_label(product_labels(place->fold), first_stage + stage);
+        uint32_t first = wide ? 0 : product_turn(&label, log2) * ((n_owners + 31) / 32 * 32);
         while (first >= crew->n_threads)
             first -= crew->n_threads;
         uint32_t own = thread < first ? thread + crew->n_threads - first : thread - first;
         if (own < n_owners)
-            product_fold(p, &mark, first_column, product_values(p, place->fold, at->half, stage), own, place,
-                         crew);
+            product_fold(form, p, &label, first_column, product_values(wide, log2, place->fold, half, stage),
+                         own, place, crew);
     }
 }
 
-/* Advances to the block's next stage. False: there is none. */
-SIMT_INLINE bool product_next(const SIMT_SHARED struct product *p, struct product_mark *at,
-                              const struct product_run *run)
+/* Multiplies this block's share by the columns that were quantised last, up to 8. False: end. A warp whose
+ * stage does not come goes to the next barrier, as the others do in their time. */
+SIMT_INLINE bool product_run_narrow(const SIMT_SHARED struct product *p, const struct product_place *place,
+                                    const struct crew *crew)
 {
-    at->first_item += run->matrix->stage_supers;
-    if (at->first_item < run->n_tiles * p->n_supers)
-        return true;
-    at->first_item = 0;
-    if (++at->index < product_n_runs(p))
-        return true;
-    at->index = 0;
-    at->turn++;
-    at->group += simt_n_blocks();
-    return at->group < p->n_groups;
-}
-
-/* Notes the stage whose values will wait to be added, by thread 0, before the multiplication, which has no
- * registers to keep it in. */
-SIMT_INLINE void product_note(SIMT_SHARED struct product *p, const struct product_cursor *at)
-{
-    SIMT_SHARED struct product_mark *mark = &p->marks[at->half][at->stage];
-    if (simt_thread() != 0)
-        return;
-    mark->group = at->mark.group;
-    mark->index = at->mark.index;
-    mark->turn = at->mark.turn;
-    mark->first_item = at->mark.first_item;
-}
-
-/* What product_run() goes on with behind a chunk of a wide product. It lies in shared memory during the
- * multiplication, where narrow products have their sums. */
-struct product_kept {
-    struct product_mark next;
-    uint32_t lead, here, column;
-};
-
-/* By thread 0; a barrier of the compute warps must come before others read it. */
-SIMT_INLINE void product_keep(const struct product_place *place, const struct product_kept *k)
-{
-    SIMT_SHARED struct product_kept *to = (SIMT_SHARED struct product_kept *)(place->fold + PRODUCT_SUMS_AT);
-    if (simt_thread() != 0)
-        return;
-    to->next.group = k->next.group;
-    to->next.index = k->next.index;
-    to->next.turn = k->next.turn;
-    to->next.first_item = k->next.first_item;
-    to->lead = k->lead;
-    to->here = k->here;
-    to->column = k->column;
-}
-
-SIMT_INLINE struct product_kept product_kept(const struct product_place *place)
-{
-    const SIMT_SHARED struct product_kept *k =
-        (const SIMT_SHARED struct product_kept *)(place->fold + PRODUCT_SUMS_AT);
-    return (struct product_kept){
-        {k->next.group, k->next.index, k->next.turn, k->next.first_item}, k->lead, k->here, k->column};
-}
-
-/* Returns the warp that has the first super-block of the next stage. */
-SIMT_INLINE uint32_t product_lead(const struct product_part *part, uint32_t lead, const struct crew *crew)
-{
-    for (lead += part->n_items; lead >= crew->n_warps;)
-        lead -= crew->n_warps;
-    return lead;
-}
-
-/* Multiplies this block's share by the columns that were quantised last: all of them when wide, up to 8 when
- * narrow. False: end. The third warp begins: of a stage's 16 super-blocks the third and fourth of 14 warps
- * then have two, and these share their quarter of the SM with one warp fewer than others. */
-SIMT_INLINE bool product_run(SIMT_SHARED struct product *p, const struct product_place *place,
-                             const struct crew *crew)
-{
-    struct product_cursor at = {.mark = {.group = product_first_group(p)}, .lead = crew->n_warps > 2 ? 2 : 0};
-    bool told = false;
-    uint32_t column = p->first_column;
-    while (at.mark.group < p->n_groups) {
-        struct product_part part = product_part_of(p, &at.mark, column);
-        struct product_kept k = {
-            .next = at.mark, .lead = at.lead, .here = column, .column = column + product_chunk(p)};
-        if (k.column >= p->end_column) {
-            k.lead = product_lead(&part, k.lead, crew);
-            k.column = p->first_column;
-            product_next(p, &k.next, &part.run);
-        }
+    uint32_t half = 0, n = 0;
+    for (bool more = true; more;) {
         struct ring ring = product_ring(place);
-        if (column == p->first_column)
-            told = told || !ring_take(&ring, place->at, place->guard);
-        product_note(p, &at);
-        if (p->wide) {
-            at.half = at.stage = 0; /* as they are; constants need no registers */
-            product_keep(place, &k);
-            if (!told)
-                product_multiply(true, p, &at, &part, column, place, crew);
-            if (crew_any(crew, told))
-                return false;
-            k = product_kept(place);
-            ring = product_ring(place);
-            if (k.column == p->first_column)
-                ring_give(&ring, place->at);
-        } else if (!told) {
-            product_multiply(false, p, &at, &part, column, place, crew);
+        bool told = !ring_take(&ring, place->at, place->guard);
+        if (!told) {
+            product_multiply(false, p, half, n, p->first_column, place, crew);
+            more = !product_label(product_labels(place->fold), ring_passed(place->at)).ends;
             ring = product_ring(place);
             ring_give(&ring, place->at);
         }
-        at.stage++;
-        if (p->wide || k.next.group >= p->n_groups || at.stage == PRODUCT_MOST_STAGES >> p->shift) {
-            if (!p->wide && crew_any(crew, told))
-                return false;
-            product_settle(p, &at, k.here, place, crew);
-            if (p->wide)
-                crew_sync(crew);
-            at.half = p->wide ? 0 : at.half ^ 1;
-            at.stage = 0;
-        }
-        at.lead = k.lead;
-        at.mark = k.next;
-        column = k.column;
+        n++;
+        if (!told && more && n < PRODUCT_MOST_STAGES >> p->shift)
+            continue;
+        if (crew_any(crew, told))
+            return false;
+        uint32_t first = ring_passed(place->at) - n;
+        if (p->shift == 0)
+            product_settle(PRODUCT_ONE, p, first, half, n, p->first_column, place, crew);
+        else
+            product_settle(PRODUCT_NARROW, p, first, half, n, p->first_column, place, crew);
+        half ^= 1;
+        n = 0;
     }
     return true;
+}
+
+/* The same with columns from global memory, all of them: 16 at a time, stage after stage. */
+SIMT_INLINE bool product_run_wide(const SIMT_SHARED struct product *p, const struct product_place *place,
+                                  const struct crew *crew)
+{
+    for (bool more = true; more;) {
+        struct ring ring = product_ring(place);
+        bool told = !ring_take(&ring, place->at, place->guard);
+        SIMT_SMALL_LOOP
+        for (uint32_t column = p->first_column; column < p->end_column; column += PRODUCT_WIDE) {
+            uint32_t number = ring_passed(place->at);
+            if (!told)
+                product_multiply(true, p, 0, 0, column, place, crew);
+            if (crew_any(crew, told))
+                return false;
+            more = !product_label(product_labels(place->fold), number).ends;
+            if (column + PRODUCT_WIDE >= p->end_column) {
+                ring = product_ring(place);
+                ring_give(&ring, place->at);
+            }
+            product_settle(PRODUCT_FAR, p, number, 0, 1, column, place, crew);
+            crew_sync(crew);
+        }
+    }
+    return true;
+}
+
+/* Multiplies this block's share, if it has one, by the columns that were quantised last. False: end. */
+SIMT_INLINE bool product_run(const SIMT_SHARED struct product *p, const struct product_place *place,
+                             const struct crew *crew)
+{
+    if (product_first_group(p) >= p->n_groups)
+        return true;
+    return p->wide ? product_run_wide(p, place, crew) : product_run_narrow(p, place, crew);
 }

@@ -44,6 +44,7 @@ SIMT_INLINE void product_describe(SIMT_SHARED struct product *p, const struct mu
     p->n_supers = args->matrix.n_supers;
     p->forms = activation_form(args->matrix.type);
     p->n_rows = step->n_rows;
+    p->n_warps = simt_n_threads() / SIMT_LANES - 1;
     p->n_columns = args->step.head ? step->n_logits : step->n_rows;
     p->n_matrices = 1;
     p->epilogue = PROGRAM_STORE;
@@ -69,7 +70,7 @@ SIMT_INLINE bool product_stream_rows(SIMT_SHARED struct product *p, const struct
                                      uint32_t some)
 {
     for (uint32_t first = 0; first < p->n_columns; first += some)
-        if (!product_produce(p, place->ring, place->at, place->guard))
+        if (!product_produce(p, place->fold, place->ring, place->at, place->guard))
             return false;
     return true;
 }

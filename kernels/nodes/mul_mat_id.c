@@ -25,9 +25,9 @@ SIMT_INLINE void point(SIMT_SHARED struct product *p, const struct mul_mat_id_ar
     p->first_block = (row * args->n_used + u) * p->n_groups % simt_n_blocks();
 }
 
-SIMT_INLINE void stream(SIMT_SHARED struct product *p, const struct mul_mat_id_args *args,
-                        const struct ring *ring, struct ring_place *at, const struct flow_guard *guard,
-                        uint32_t n_rows)
+SIMT_INLINE void stream(SIMT_SHARED struct product *p, SIMT_SHARED char *fold,
+                        const struct mul_mat_id_args *args, const struct ring *ring, struct ring_place *at,
+                        const struct flow_guard *guard, uint32_t n_rows)
 {
     for (uint32_t row = 0; row < n_rows; row++)
         for (uint32_t u = 0; u < args->n_used; u++) {
@@ -35,7 +35,7 @@ SIMT_INLINE void stream(SIMT_SHARED struct product *p, const struct mul_mat_id_a
             if (simt_lane() == 0)
                 point(p, args, row, u);
             simt_syncwarp();
-            if (!product_produce(p, ring, at, guard))
+            if (!product_produce(p, fold, ring, at, guard))
                 return;
         }
 }
@@ -58,7 +58,7 @@ SIMT_KERNEL(mul_mat_id, struct mul_mat_id_args, NODE_PRODUCT_THREADS, 2)
     simt_bar_sync(0, simt_n_threads());
     uint32_t n_rows = node_n_rows(&args.product.step);
     if (streams) {
-        stream(p, &args, &ring, &at, &guard, n_rows);
+        stream(p, fold, &args, &ring, &at, &guard, n_rows);
         ring_close(&ring, &at);
         return;
     }

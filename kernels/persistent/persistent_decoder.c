@@ -60,7 +60,7 @@ SIMT_INLINE bool persistent_stream(struct stream *s)
     if (s->op->opcode == PROGRAM_EXPERTS)
         return mixture_stream(p, s->args, program, s->op, &s->experts, &s->ring, &s->place, &s->guard);
     product_ask_vectors(p);
-    return product_produce(p, &s->ring, &s->place, &s->guard);
+    return product_produce(p, fold, &s->ring, &s->place, &s->guard);
 }
 
 SIMT_KERNEL(persistent_decoder, struct decoder_args, DECODER_MAX_THREADS, 1)

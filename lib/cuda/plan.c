@@ -9,9 +9,8 @@
 
 #define LINE        128u   /* alignment of the parts of shared memory, in bytes */
 #define STAGE_BYTES 36864u /* 16 super-block tiles of Q4_K: the best size for one bulk copy */
-#define MAX_STAGES  16u
-#define GOOD_STAGES 4u /* fewer hide no hop: the work area shrinks first */
-#define NARROW_ROWS 8u /* columns of one mma tile */
+#define GOOD_STAGES 4u     /* fewer hide no hop: the work area shrinks first */
+#define NARROW_ROWS 8u     /* columns of one mma tile */
 
 static uint32_t round_up(uint32_t n, uint32_t to)
 {
@@ -150,7 +149,7 @@ static uint32_t lay_out(struct decoder_shared *s, const struct needs *n, uint32_
 {
     uint32_t work = activation_panel_bytes(rows, n->widest, n->forms);
     *s = (struct decoder_shared){.mbarriers = 0,
-                                 .uses = round_up(MAX_STAGES * 16 + DECODER_GATES_BYTES, LINE),
+                                 .uses = round_up(SCHEDULE_MAX_STAGES * 16 + DECODER_GATES_BYTES, LINE),
                                  .stage_bytes = round_up(stage_bytes, LINE),
                                  .work_bytes = round_up(work > n->work ? work : n->work, LINE),
                                  .fold_bytes = round_up(n->fold, LINE)};
@@ -159,7 +158,7 @@ static uint32_t lay_out(struct decoder_shared *s, const struct needs *n, uint32_
     uint32_t room = shared_bytes / LINE * LINE;
     if (fixed + s->stage_bytes > room)
         return 0;
-    s->n_stages = least((room - fixed) / s->stage_bytes, MAX_STAGES);
+    s->n_stages = least((room - fixed) / s->stage_bytes, SCHEDULE_MAX_STAGES);
     s->stages = s->fold + s->fold_bytes;
     s->work = s->stages + s->n_stages * s->stage_bytes;
     s->work_bytes = room - s->work - DECODER_KEPT_BYTES;

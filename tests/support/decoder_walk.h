@@ -91,9 +91,12 @@ static struct product *walk_open_product(const struct decoder_args *args, const 
 static bool walk_stream(struct stream *s)
 {
     struct product *p = walk_open_product(s->args, s->op, s->plan, 1, 0);
+    for (uint32_t i = 0; fleet.out && i < p->n_matrices; i++)
+        p->matrix[i].type = TILE_NONE; /* nothing is multiplied: walk_finish() */
     if (s->op->opcode == PROGRAM_EXPERTS)
         return mixture_stream(p, s->args, fleet.program, s->op, &s->experts, &s->ring, &s->place, &s->guard);
-    return product_produce(p, &s->ring, &s->place, &s->guard);
+    char *fold = simt_emu_carve(NULL, s->args->shared.fold, s->args->shared.fold_bytes);
+    return product_produce(p, fold, &s->ring, &s->place, &s->guard);
 }
 
 /* The experts of a row: they differ from row to row, and some come again. */
@@ -133,31 +136,32 @@ static void walk_unit(const struct walk *w, uint32_t *unit, uint32_t *expert)
                          : walk_expert(w->op, m->unit / m->n_used, m->unit % m->n_used);
 }
 
-/* The stage that the crew has before it, and what it makes of it. */
-static void walk_check_stage(const struct product *p, const struct walk *w, const struct product_mark *at)
+/* The stage that the crew has before it, and its label: of this op, and of what was fetched. */
+static void walk_check_stage(const struct product *p, const struct walk *w, const struct product_label *label)
 {
-    uint32_t block = fleet.words.block, n = fleet.n_taken[block]++;
-    struct product_part part = product_part_of(p, at, p->first_column);
-    uint32_t which = (uint32_t)(part.run.matrix - p->matrix), unit, expert;
+    uint32_t block = fleet.words.block, n = fleet.n_taken[block]++, which = label->matrix, unit, expert;
     struct walk_taken *t = &fleet.taken[w->index][which];
+    uint32_t super_bytes = p->matrix[which].super_bytes;
     walk_unit(w, &unit, &expert);
-    uint32_t first = part.run.first_tile * p->n_supers + at->first_item, of_unit = t->n_tiles * t->n_supers;
-    uint64_t from = fleet.matrices[w->op->weight[which]].tiles +
-                    ((uint64_t)expert * of_unit + first) * part.run.matrix->super_bytes;
+    uint32_t first = label->first_tile * p->n_supers + label->first_item, of_unit = t->n_tiles * t->n_supers;
+    uint64_t from =
+        fleet.matrices[w->op->weight[which]].tiles + ((uint64_t)expert * of_unit + first) * super_bytes;
     const struct walk_fill *f = &fleet.fills[block][n % w->ring.n_stages];
     walk_expect(n < fleet.n_filled[block] && (uint64_t)(uintptr_t)f->src == from &&
-                    f->bytes == part.n_items * part.run.matrix->super_bytes,
+                    f->bytes == label->n_items * super_bytes && label->type == p->matrix[which].type,
                 "block %u takes tile %u of op %u matrix %u at %u: that was not fetched", block,
-                part.run.first_tile, w->index, which, at->first_item);
+                label->first_tile, w->index, which, label->first_item);
     if (fleet.words.wrong[0] || first >= of_unit || t->supers[unit * of_unit + first]) {
         walk_expect(false, "op %u matrix %u: tile %u at %u is taken twice, or is none", w->index, which,
-                    part.run.first_tile, at->first_item);
+                    label->first_tile, label->first_item);
         return;
     }
-    t->supers[unit * of_unit + first] = (uint8_t)part.n_items;
+    t->supers[unit * of_unit + first] = (uint8_t)label->n_items;
     t->n_stages++;
-    for (uint32_t i = 0; product_is_last(p, at, &part) && i < part.run.n_tiles; i++)
-        t->tiles[unit * t->n_tiles + part.run.first_tile + i]++;
+    walk_expect(label->last == (label->first_item + label->n_items == label->n_tiles * p->n_supers),
+                "op %u: the run's last stage is another", w->index);
+    for (uint32_t i = 0; label->last && i < label->n_tiles; i++)
+        t->tiles[unit * t->n_tiles + label->first_tile + i]++;
 }
 
 /* The crew's whole part of a product of one column, by a crew of one thread, each super-block's values being
@@ -183,15 +187,15 @@ static bool walk_finish(struct walk *w, struct product *p)
 /* The crew takes all stages of the description's product that are its block's. */
 static bool walk_take_all(struct walk *w, const struct product *p)
 {
-    struct product_mark at = {.group = product_first_group(p)};
+    char *fold = walk_fold(w);
     struct ring_place place = walk_place(w);
-    for (bool more = at.group < p->n_groups; more;) {
-        struct product_run run = product_run_of(p, at.group, at.index);
+    for (bool more = product_first_group(p) < p->n_groups; more;) {
         if (!ring_take(&w->ring, &place, &w->guard))
             return false;
-        walk_check_stage(p, w, &at);
+        struct product_label label = product_label(product_labels(fold), ring_passed(&place));
+        walk_check_stage(p, w, &label);
         ring_give(&w->ring, &place);
-        more = product_next(p, &at, &run);
+        more = !label.ends;
     }
     walk_keep_place(w, place);
     return true;

@@ -34,13 +34,15 @@ SIMT_INLINE void describe(SIMT_SHARED struct product *p, const struct product_lo
     p->n_groups = args->n_groups;
     p->group_tiles = args->group_tiles;
     p->first_block = 0;
+    p->n_warps = args->n_crew / SIMT_LANES;
     p->eps = 0;
 }
 
 SIMT_INLINE void stream(const struct product_loop_args *args, const struct ring *ring,
                         const struct flow_guard *guard)
 {
-    SIMT_SHARED struct product *p = product_at(simt_carve(args->shared.fold, args->shared.fold_bytes), 1);
+    SIMT_SHARED char *fold = simt_carve(args->shared.fold, args->shared.fold_bytes);
+    SIMT_SHARED struct product *p = product_at(fold, 1);
     struct ring_place at = {0};
     uint32_t n = args->n_rounds * args->n_copies;
     bool go = true;
@@ -52,7 +54,7 @@ SIMT_INLINE void stream(const struct product_loop_args *args, const struct ring 
             p->matrix[0].tiles = args->tiles + copy * args->copy_bytes;
         copy = copy + 1 < args->n_copies ? copy + 1 : 0;
         simt_syncwarp();
-        go = product_produce(p, ring, &at, guard);
+        go = product_produce(p, fold, ring, &at, guard);
     }
     ring_close(ring, &at);
 }

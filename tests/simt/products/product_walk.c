@@ -17,7 +17,7 @@ SIMT_INLINE void produce(const struct decoder_args *args, struct walk *w)
         product_open(p, args, w->program, &w->program->ops[i], &w->plan[i], NULL, 0);
         simt_syncwarp();
         product_ask_vectors(p);
-        go = product_produce(p, &w->ring, &place, &w->guard);
+        go = product_produce(p, fold, &w->ring, &place, &w->guard);
     }
     ring_close(&w->ring, &place);
 }

@@ -354,7 +354,8 @@ Test(resident, the_notes_of_each_op_are_of_the_last_step_that_ran_it)
             cr_expect_eq(m->step, run.rig.marks[i % n_ops].step, "op %u", i % n_ops);
             cr_expect_eq(m->step != 0, m->end != 0, "op %u", i % n_ops);
         }
-        cr_expect_eq(run.rig.marks[0].step, run.rig.steps[(run.rig.control->completed - 1) % DECODER_RING].id);
+        cr_expect_eq(run.rig.marks[0].step,
+                     run.rig.steps[(run.rig.control->completed - 1) % DECODER_RING].id);
         toy_state_close(&host.state);
     }
 }
