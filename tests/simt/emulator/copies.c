@@ -109,7 +109,7 @@ bool simt_emu_mbar_try_wait(const struct simt_site *at, uint64_t *p, uint32_t pa
     bool ended = (b->phase & 1) != parity;
     if (ended)
         knowledge_join(&m->clocks, &t->knows, &b->ended);
-    machine_poll(m, at, ended, b->phase);
+    machine_poll(m, at, p, ended, b->phase);
     return ended;
 }
 
@@ -218,7 +218,7 @@ void simt_emu_cp_async_wait(const struct simt_site *at, uint32_t n)
     }
     uint32_t epoch = t->group_epoch[(t->group - n - 1) % 16];
     bool landed;
-    while (landed = landed_up_to(t, epoch), machine_poll(m, at, landed, m->n_copies), !landed)
+    while (landed = landed_up_to(t, epoch), machine_poll(m, at, m, landed, m->n_copies), !landed)
         ;
     if (epoch)
         learn_copies(m, &t->knows, t, epoch);

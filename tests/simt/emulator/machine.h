@@ -29,7 +29,7 @@
 
 #define SIMT_CARVES    64  /* parts of shared memory per block */
 #define SIMT_MBARRIERS 256 /* per block */
-#define SIMT_LOOKS     8
+#define SIMT_LOOKS     32 /* words that a thread may poll in one loop: with more it would never count as idle */
 #define SIMT_GUARD     64 /* guard bytes on both sides of a part of shared memory */
 
 struct region {
@@ -55,9 +55,11 @@ struct thread {
     const struct simt_site *at; /* the last intrinsic it called */
     struct look {
         const struct simt_site *at;
+        const void *of;
         uint64_t value;
-    } looks[SIMT_LOOKS]; /* value and place of its last polls */
-    uint32_t next_look;
+    } looks[SIMT_LOOKS];      /* place, object and value of its last polls */
+    uint32_t next_look;       /* the oldest one */
+    uint32_t next_again;      /* the one behind the one found last: most loops poll the same words in turn */
     bool idle;                /* it would only poll again */
     uint32_t group;           /* cp.async: groups committed */
     uint32_t group_epoch[16]; /* copy_epoch when group i % 16 was committed */
@@ -206,8 +208,9 @@ void machine_yield(struct simt_machine *m); /* lets others run; the thread stays
 void machine_rest(struct simt_machine *m);  /* the same, for a thread that has nothing to do now */
 void machine_block(struct simt_machine *m); /* blocks the thread until machine_wake() */
 uint32_t machine_random(struct simt_machine *m, uint32_t below);
-/* Records an unsuccessful poll (`value`) or progress; then yields. */
-void machine_poll(struct simt_machine *m, const struct simt_site *at, bool done, uint64_t value);
+/* Records an unsuccessful poll of an object (`value`) or progress; then yields. */
+void machine_poll(struct simt_machine *m, const struct simt_site *at, const void *of, bool done,
+                  uint64_t value);
 uint64_t machine_time(struct simt_machine *m); /* ns */
 
 static inline void machine_progress(struct simt_machine *m)

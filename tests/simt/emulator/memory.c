@@ -383,7 +383,7 @@ uint64_t simt_emu_load(const struct simt_site *at, const void *p, uint32_t size,
     uint64_t v = size == 8 ? __atomic_load_n((const uint64_t *)p, __ATOMIC_ACQUIRE)
                            : __atomic_load_n((const uint32_t *)p, __ATOMIC_ACQUIRE);
     take_up(m, t, p, keeps(m, at, SIMT_ACQUIRE));
-    machine_poll(m, at, false, v);
+    machine_poll(m, at, p, false, v);
     return v;
 }
 

@@ -78,16 +78,20 @@ void machine_block(struct simt_machine *m)
         fiber_switch(&t->fiber, &m->host);
 }
 
-void machine_poll(struct simt_machine *m, const struct simt_site *at, bool done, uint64_t value)
+void machine_poll(struct simt_machine *m, const struct simt_site *at, const void *of, bool done,
+                  uint64_t value)
 {
     struct thread *t = m->running;
-    struct look *look = NULL;
-    for (uint32_t i = 0; i < SIMT_LOOKS && !look; i++)
-        look = t->looks[i].at == at ? &t->looks[i] : NULL;
-    machine_set_idle(m, t, !done && look && look->value == value);
-    if (!look)
-        look = &t->looks[t->next_look++ % SIMT_LOOKS];
-    *look = (struct look){.at = at, .value = value};
+    uint32_t i = t->next_again, end = i + SIMT_LOOKS;
+    while (i < end && (t->looks[i % SIMT_LOOKS].at != at || t->looks[i % SIMT_LOOKS].of != of))
+        i++;
+    bool again = i < end;
+    if (!again)
+        i = t->next_look++;
+    struct look *look = &t->looks[i % SIMT_LOOKS];
+    t->next_again = (i + 1) % SIMT_LOOKS;
+    machine_set_idle(m, t, !done && again && look->value == value);
+    *look = (struct look){.at = at, .of = of, .value = value};
     if (!t->idle)
         machine_progress(m);
     machine_yield(m);

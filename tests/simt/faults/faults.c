@@ -57,6 +57,33 @@ static void poll_of_a_word_that_nobody_writes(const struct faults_args *a)
     }
 }
 
+/* Polls 20 words by thread 0 of block 0, which stores every other one itself. */
+static void poll_many(const struct faults_args *a)
+{
+    if (simt_block() || simt_thread())
+        return;
+    for (uint32_t i = 0; i < 20; i += 2)
+        simt_st_relaxed_gpu(&a->words[i], 1);
+    for (uint32_t all = 0; !all;) {
+        all = 1;
+        for (uint32_t i = 0; i < 20; i++)
+            all &= simt_ld_relaxed_gpu(&a->words[i]);
+    }
+}
+
+static void polls_of_many_words_that_nobody_writes(const struct faults_args *a)
+{
+    poll_many(a);
+}
+
+static void polls_of_many_words_that_another_block_writes(const struct faults_args *a)
+{
+    poll_many(a);
+    if (simt_block() && simt_thread() == 0)
+        for (uint32_t i = 1; i < 20; i += 2)
+            simt_st_relaxed_gpu(&a->words[i], 1);
+}
+
 static void store_past_the_end_of_a_part(const struct faults_args *a)
 {
     (void)a;

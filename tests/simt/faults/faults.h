@@ -25,6 +25,8 @@ struct faults_args {
     X(lane_that_returns_before_a_shuffle, "collective", 0)                                                   \
     X(warp_that_never_comes_to_the_barrier, "hang", 0)                                                       \
     X(poll_of_a_word_that_nobody_writes, "hang", 0)                                                          \
+    X(polls_of_many_words_that_nobody_writes, "hang", 0)                                                     \
+    X(polls_of_many_words_that_another_block_writes, "", 0)                                                  \
     X(store_past_the_end_of_a_part, "bounds", 0)                                                             \
     X(load_past_the_end_of_a_buffer, "bounds", 0)                                                            \
     X(store_to_read_only_memory, "bounds", 0)                                                                \
