@@ -11,12 +11,15 @@ SIMT_KERNEL(argmax, struct sample_args, DECODER_MAX_CREW, 1)
     struct crew crew = crew_of(simt_n_threads());
     uint32_t n_segments = sample_n_segments(args.n_vocab);
     for (uint32_t index = simt_block(); index < sample_n_rows(&s); index += simt_n_blocks()) {
-        for (uint32_t i = 0; i < n_segments; i++)
-            sample_segment(&s, &crew, index, i);
+        struct sample_row row = {.way = SAMPLE_NOTHING};
+        for (uint32_t i = 0; i < n_segments; i++) {
+            row = sample_prepare(&s, &crew, index, i);
+            sample_segment(&s, &crew, index, i, &row);
+        }
         crew_sync(&crew);
         for (uint32_t i = 0; i < n_segments; i++)
             sample_draw_segment(&s, &crew, index, i);
         crew_sync(&crew);
-        sample_result(&s, &crew, index);
+        sample_result(&s, &crew, index, &row);
     }
 }

@@ -3,6 +3,7 @@
  *
  * Three phases; the caller orders them (a grid hop between two, all blocks arriving; sample_op.h):
  *
+ *   sample_prepare_unit()   may come before the logits do
  *   sample_segments()   units (logit row, segment) over all blocks
  *   hop                 counter 1
  *   sample_draws_any()  false: results are next, no second hop. All blocks get the same answer
@@ -26,12 +27,27 @@
 #pragma once
 #include "sample_draw.h"
 
+/* Prepares a unit, if there is one. */
+SIMT_INLINE struct sample_row sample_prepare_unit(const struct sample *s, const struct crew *crew,
+                                                  uint32_t unit)
+{
+    uint32_t n_segments = sample_n_segments(s->in.n_vocab);
+    if (unit >= sample_n_rows(s) * n_segments)
+        return (struct sample_row){.way = SAMPLE_NOTHING};
+    return sample_prepare(s, crew, unit / n_segments, unit % n_segments);
+}
+
+/* row: sample_prepare_unit() of unit `block`. */
 SIMT_INLINE void sample_segments(const struct sample *s, const struct crew *crew, uint32_t block,
-                                 uint32_t n_blocks)
+                                 uint32_t n_blocks, struct sample_row row)
 {
     uint32_t n_segments = sample_n_segments(s->in.n_vocab), n = sample_n_rows(s) * n_segments;
-    for (uint32_t unit = block; unit < n; unit += n_blocks)
-        sample_segment(s, crew, unit / n_segments, unit % n_segments);
+    SAMPLE_ROLLED
+    for (uint32_t unit = block; unit < n; unit += n_blocks) {
+        if (unit != block)
+            row = sample_prepare_unit(s, crew, unit);
+        sample_segment(s, crew, unit / n_segments, unit % n_segments, &row);
+    }
 }
 
 SIMT_INLINE bool sample_draws_any(const struct sample *s, const struct crew *crew)
@@ -120,38 +136,42 @@ SIMT_INLINE void sample_write(const struct sample *s, const struct sample_row *r
     to->logit_index = index;
 }
 
-/* Runs the third phase for one row. */
-SIMT_INLINE void sample_result(const struct sample *s, const struct crew *crew, uint32_t index)
+/* Runs the third phase for one row, of which sample_row_of() has been looked up. */
+SIMT_INLINE void sample_result(const struct sample *s, const struct crew *crew, uint32_t index,
+                               const struct sample_row *row)
 {
     SIMT_GLOBAL struct step_result *to = DECODER_AT(struct step_result, s->in.results) + index;
-    struct sample_row row = sample_row_of(s, index);
-    struct sample_best max = sample_best_part(&row, SAMPLE_MAX);
-    uint32_t flags = row.target >= 0 ? STEP_RESULT_TARGET : 0, token = 0, n_top = 0;
+    struct sample_best max = sample_best_part(row, SAMPLE_MAX);
+    uint32_t flags = row->target >= 0 ? STEP_RESULT_TARGET : 0, token = 0, n_top = 0;
     float logprob = 0.0f;
-    if (!row.in_range || !(max.x < ARITH_INF)) {
+    if (!row->in_range || !(max.x < ARITH_INF)) {
         flags |= STEP_RESULT_NOT_FINITE;
     } else {
-        token = row.target >= 0 ? (uint32_t)row.target : sample_choose(s, crew, &row, max);
-        if (row.norm) {
-            float log2_sum = sample_log2_sum(&row, max.x);
-            n_top = row.n_top;
-            logprob = sample_logprob(row.logits[token], max.x, log2_sum);
-            sample_tops(s, crew, &row, max.x, log2_sum, to);
+        token = row->target >= 0 ? (uint32_t)row->target : sample_choose(s, crew, row, max);
+        if (row->norm) {
+            float log2_sum = sample_log2_sum(row, max.x);
+            n_top = row->n_top;
+            logprob = sample_logprob(row->logits[token], max.x, log2_sum);
+            sample_tops(s, crew, row, max.x, log2_sum, to);
         }
     }
     if (simt_thread() == 0)
-        sample_write(s, &row, index, token, flags, n_top, logprob, to);
+        sample_write(s, row, index, token, flags, n_top, logprob, to);
     for (uint32_t i = n_top + simt_thread(); i < STEP_MAX_TOP; i += crew->n_threads) {
         to->top[i].token = 0;
         to->top[i].logprob = 0.0f;
     }
 }
 
+/* row: sample_row_of() of row `block`, if there is one; it may have come before the hop. */
 SIMT_INLINE void sample_results(const struct sample *s, const struct crew *crew, uint32_t block,
-                                uint32_t n_blocks)
+                                uint32_t n_blocks, struct sample_row row)
 {
+    SAMPLE_ROLLED
     for (uint32_t index = block; index < sample_n_rows(s); index += n_blocks) {
-        sample_result(s, crew, index);
+        if (index != block)
+            row = sample_row_of(s, index);
+        sample_result(s, crew, index, &row);
         crew_sync(crew); /* the next row's heads and counts overwrite this one's */
     }
 }

@@ -30,10 +30,12 @@ SIMT_INLINE bool sample_op(struct walk *w)
 {
     struct sample s = sample_of(w);
     uint32_t block = simt_block(), n_blocks = simt_n_blocks();
-    bool draws = sample_draws_any(&s, &w->crew); /* reads only the step and the slots, which no op writes */
+    /* The step, the slots and the masks, which no op writes, are read before the wait. */
+    bool draws = sample_draws_any(&s, &w->crew);
+    struct sample_row row = sample_prepare_unit(&s, &w->crew, block);
     if (!walk_wait(w))
         return false;
-    sample_segments(&s, &w->crew, block, n_blocks);
+    sample_segments(&s, &w->crew, block, n_blocks, row);
     walk_signal(w, 1);
     if (draws) {
         if (!walk_wait_for(w, 1))
@@ -43,8 +45,9 @@ SIMT_INLINE bool sample_op(struct walk *w)
     }
     if (block >= sample_n_rows(&s))
         return true;
+    row = sample_row_of(&s, block);
     if (!walk_wait_for(w, draws ? 2 : 1))
         return false;
-    sample_results(&s, &w->crew, block, n_blocks);
+    sample_results(&s, &w->crew, block, n_blocks, row);
     return true;
 }

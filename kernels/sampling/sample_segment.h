@@ -17,6 +17,8 @@ SIMT_INLINE struct sample_span sample_span_of(const struct sample *s, uint32_t s
     return (struct sample_span){base, left < ARITH_LSE_SEGMENT ? left : ARITH_LSE_SEGMENT};
 }
 
+#define SAMPLE_AHEAD 5 /* loads in flight: 448 threads have ten logits each of a segment, so two rounds */
+
 /* Finds the largest of the model's own logits; {+inf, ...} if one is not finite. */
 SIMT_INLINE struct sample_best sample_scan(const struct sample *s, const struct crew *crew, uint32_t index,
                                            struct sample_span span)
@@ -27,12 +29,23 @@ SIMT_INLINE struct sample_best sample_scan(const struct sample *s, const struct 
     bool export = s->in.exported && (sample_step(s)->logits[index].flags & STEP_EXPORT);
     bool finite = true;
     struct sample_best best = sample_none();
-    for (uint32_t i = simt_thread(); i < span.n; i += crew->n_threads) {
-        float v = x[i];
-        finite = finite && (arith_to_bits(v) & 0x7f800000u) != 0x7f800000u;
-        best = sample_better(best, (struct sample_best){v, span.base + i});
-        if (export)
-            to[i] = v;
+    SAMPLE_ROLLED
+    for (uint32_t first = simt_thread(); first < span.n; first += SAMPLE_AHEAD * crew->n_threads) {
+        float v[SAMPLE_AHEAD];
+        uint32_t id[SAMPLE_AHEAD];
+#pragma unroll
+        for (uint32_t e = 0; e < SAMPLE_AHEAD; e++) { /* behind the segment's end the first one again */
+            uint32_t i = first + e * crew->n_threads;
+            id[e] = i < span.n ? i : first;
+            v[e] = x[id[e]];
+        }
+#pragma unroll
+        for (uint32_t e = 0; e < SAMPLE_AHEAD; e++) {
+            finite = finite && (arith_to_bits(v[e]) & 0x7f800000u) != 0x7f800000u;
+            best = sample_better(best, (struct sample_best){v[e], span.base + id[e]});
+            if (export)
+                to[id[e]] = v[e];
+        }
     }
     return sample_best_of_crew(s, crew, finite ? best : (struct sample_best){ARITH_INF, span.base});
 }
@@ -171,19 +184,26 @@ SIMT_INLINE struct sample_best sample_adjust(const struct sample *s, const struc
     return sample_best_of_crew(s, crew, best);
 }
 
+/* Looks up what no op of the step writes: row `index`, which it returns, and the segment's words of its mask.
+ * sample_segment() of the same segment follows. */
+SIMT_INLINE struct sample_row sample_prepare(const struct sample *s, const struct crew *crew, uint32_t index,
+                                             uint32_t segment)
+{
+    sample_take_mask(s, crew, index, sample_span_of(s, segment));
+    return sample_row_of(s, index);
+}
+
 SIMT_INLINE void sample_segment(const struct sample *s, const struct crew *crew, uint32_t index,
-                                uint32_t segment)
+                                uint32_t segment, const struct sample_row *row)
 {
     struct sample_span span = sample_span_of(s, segment);
-    sample_take_mask(s, crew, index, span);
     struct sample_best max = sample_scan(s, crew, index, span), largest = max;
-    struct sample_row row = sample_row_of(s, index);
     bool finite = max.x < ARITH_INF;
     float sum = 0.0f;
-    if (row.norm && finite)
-        sum = sample_sum(s, crew, row.logits + span.base, span.n, max.x);
-    if (row.changed && finite)
-        largest = sample_adjust(s, crew, &row, span);
+    if (row->norm && finite)
+        sum = sample_sum(s, crew, row->logits + span.base, span.n, max.x);
+    if (row->changed && finite)
+        largest = sample_adjust(s, crew, row, span);
     if (simt_thread() != 0)
         return;
     SIMT_GLOBAL struct sample_part *part = sample_parts(s, index) + segment;

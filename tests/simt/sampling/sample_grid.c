@@ -19,7 +19,7 @@ SIMT_KERNEL(sample_grid, struct sample_grid_args, SAMPLE_GRID_THREADS, 1)
     struct crew crew = crew_of(simt_n_threads() - SIMT_LANES);
     if (simt_thread() >= crew.n_threads)
         return;
-    sample_segments(&s, &crew, simt_block(), simt_n_blocks());
+    sample_segments(&s, &crew, simt_block(), simt_n_blocks(), sample_prepare_unit(&s, &crew, simt_block()));
     if (!hop(&args, &crew, 0))
         return;
     if (sample_draws_any(&s, &crew)) {
@@ -27,5 +27,8 @@ SIMT_KERNEL(sample_grid, struct sample_grid_args, SAMPLE_GRID_THREADS, 1)
         if (!hop(&args, &crew, 1))
             return;
     }
-    sample_results(&s, &crew, simt_block(), simt_n_blocks());
+    struct sample_row row = {.way = SAMPLE_NOTHING};
+    if (simt_block() < sample_n_rows(&s))
+        row = sample_row_of(&s, simt_block());
+    sample_results(&s, &crew, simt_block(), simt_n_blocks(), row);
 }
