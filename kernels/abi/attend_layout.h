@@ -6,8 +6,11 @@
  *             splits and sets it to 0 again
  *   folds     float [max_rows][n_heads][max_splits][2]: maximum, sum
  *   outs      float [max_rows][n_heads][max_splits][head_dim]
+ *   handed    u64 [ATTEND_HANDED_ROWS][n_heads][ATTEND_HANDED_SPLITS][ATTEND_HANDED_STATS + head_dim]: the
+ *             same, maximum and sum first, as words that say by themselves whether they are there (attend.h);
+ *             0 between ops
  *
- * The host zeroes the tickets at load, and again after a launch that ended inside a step.
+ * The host zeroes tickets and handed words at load, and again after a launch that ended inside a step.
  * Thread: any, host or device; pure functions. */
 #pragma once
 #include "arith.h"
@@ -18,6 +21,11 @@
 #define ATTEND_MAX_HEAD_DIM      576u
 #define ATTEND_RESIDENT_HEAD_DIM 512u
 #define ATTEND_PLAIN_HEAD_DIM    128u /* longer heads take the general attention */
+
+/* The most rows of a step, and the most splits of a row, that are handed over without tickets. */
+#define ATTEND_HANDED_ROWS   8u
+#define ATTEND_HANDED_SPLITS 16u
+#define ATTEND_HANDED_STATS  4u /* words before the values of a part */
 
 /* Minimum shared memory in bytes for this head size; up to 40 KB more makes the kernel faster. */
 static inline uint32_t attend_min_work(uint32_t head_dim)
@@ -88,11 +96,19 @@ static inline uint64_t attend_outs_at(uint32_t max_rows, uint32_t n_heads, uint3
     return attend_folds_at(max_rows, n_kv_heads) + (folds + 127) / 128 * 128;
 }
 
-/* Bytes of scratch. Example: 256 rows, 32 heads of 128 and 8,192 tokens need 138 MB. */
+static inline uint64_t attend_handed_at(uint32_t max_rows, uint32_t n_heads, uint32_t n_kv_heads,
+                                        uint32_t head_dim, uint32_t max_splits)
+{
+    uint64_t outs = (uint64_t)max_rows * n_heads * max_splits * head_dim * 4;
+    return attend_outs_at(max_rows, n_heads, n_kv_heads, max_splits) + (outs + 127) / 128 * 128;
+}
+
+/* Bytes of scratch. Example: 256 rows, 32 heads of 128 and 8,192 tokens need 142 MB. */
 static inline uint64_t attend_scratch_bytes(uint32_t max_rows, uint32_t n_heads, uint32_t n_kv_heads,
                                             uint32_t head_dim, uint32_t n_ctx)
 {
     uint32_t max_splits = attend_max_splits(n_ctx);
-    return attend_outs_at(max_rows, n_heads, n_kv_heads, max_splits) +
-           (uint64_t)max_rows * n_heads * max_splits * head_dim * 4;
+    return attend_handed_at(max_rows, n_heads, n_kv_heads, head_dim, max_splits) +
+           (uint64_t)ATTEND_HANDED_ROWS * n_heads * ATTEND_HANDED_SPLITS * (ATTEND_HANDED_STATS + head_dim) *
+               8;
 }

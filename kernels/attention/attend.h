@@ -13,8 +13,11 @@
  *
  * A block's work is a stream of pieces: for each unit, for each pass (as many query heads as fit), for each
  * page, the pieces of its keys, then those of its values. They are copied (cp.async) into a ring of slots,
- * ahead of their use, across pages and units. The block that draws the last ticket of a (group, kv head) has
- * finished its last split and merges its splits.
+ * ahead of their use, across pages and units.
+ *
+ * Splits are merged in one of two ways. Of a few lone rows the block of a row's last split waits for the
+ * other splits' parts (attend_parts.h). Of others the block that draws the last ticket of a (group, kv head)
+ * has finished its last split and merges its splits.
  *
  * Floor: K and V of a sequence's past once for each group of its rows: 4 bytes a value of f16 and bf16 (K and
  * V together), 2.125 of q8_0; so 147,456 bytes a token of Qwen3-8B in f16. Must match lib/cpu/attention.c
@@ -25,6 +28,7 @@
  * Errors: false: an index of the step was out of range and is recorded through the guard; the caller ends. */
 #pragma once
 #include "attend_page.h"
+#include "attend_parts.h"
 
 _Static_assert(ATTEND_PLAIN_HEAD_DIM == HEAD_PARTS * SIMT_LANES &&
                    ATTEND_RESIDENT_HEAD_DIM <= HEAD_LONG_PARTS * SIMT_LANES,
@@ -378,6 +382,10 @@ SIMT_INLINE void attend_give(const struct attend *a, const struct attend_pass *p
     uint32_t head = attend_head(room, p, q);
     const SIMT_SHARED float *of = p->stats + q * ATTEND_QUERY_STATS;
     float max = of[ATTEND_MAX], sum = of[ATTEND_SUM], before = 0.0f;
+    if (!a->general && a->lone && attend_is_handed(room, p->unit)) {
+        attend_hand(room, p->unit, of, head, d, o);
+        return;
+    }
     if (p->unit->n_splits > 1) {
         struct attend_scratch_at to = attend_scratch_of(room, row, head);
         uint32_t split = p->unit->split;
@@ -462,15 +470,20 @@ SIMT_INLINE void attend_merge_head(const bool general, const SIMT_SHARED struct 
         attend_merge_part(general, room, row, head, simt_opaque(d)); /* one register fewer: sm_89 spilled */
 }
 
-/* Draws the batch's tickets after all its units are written, and merges the groups that are now complete. */
+/* Merges, after all of the batch's units are written, the groups that are complete: those that are handed
+ * over once their parts are there, of others those whose last ticket this block draws. */
 SIMT_INLINE void attend_merge(const struct attend *a)
 {
     SIMT_SHARED struct attend_room *room = a->room;
     crew_sync(&a->crew);
+    if (!a->general && a->lone && room->handed)
+        attend_take(&a->crew, a->guard, room);
+    if (!room->tickets)
+        return;
     if (simt_warp() == 0) {
         const SIMT_SHARED struct attend_unit *u = &room->units[simt_lane()];
         bool last = false;
-        if (simt_lane() < room->n_batch && u->n_splits > 1) {
+        if (room->tickets >> simt_lane() & 1) {
             SIMT_GLOBAL uint32_t *ticket = attend_scratch_of(room, u->row, 0).tickets + u->kv_head;
             last = simt_atom_acq_rel_gpu_add(ticket, 1) == u->n_splits - 1;
             if (last)

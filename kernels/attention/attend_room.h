@@ -53,7 +53,8 @@ SIMT_INLINE uint32_t attend_step_blocks(const bool general, uint32_t head_dim)
 
 struct attend_room {
     struct attend_args in;
-    uint64_t rows; /* struct step_row [n_rows] */
+    uint64_t rows;   /* struct step_row [n_rows] */
+    uint64_t handed; /* not 0: rows of few splits hand their parts over in words there: attend_is_handed() */
     uint32_t n_rows, lone;
     uint32_t ratio;                /* query heads per kv head */
     uint32_t group_rows;           /* > 1 only if a pass takes all query heads */
@@ -66,6 +67,7 @@ struct attend_room {
     uint32_t n_units, n_batch; /* units of all blocks; units in units[] */
     uint32_t more;             /* this block has units behind the batch */
     uint32_t whole;         /* the first batch had all of its units: it still stands at the end of a layer */
+    uint32_t tickets;       /* a bit per unit of the batch that draws a ticket */
     uint32_t last_arrivals; /* a bit per unit of the batch: this block merges it */
     /* Offsets in the work area. */
     uint32_t first_split; /* u32 [n_rows + 1]: splits of all groups before that row */
@@ -414,6 +416,21 @@ SIMT_INLINE void attend_first_places(SIMT_SHARED struct attend_room *room)
         attend_next_place(room, p + i + 1, p + i);
 }
 
+/* Where the words of parts that are handed over are. */
+SIMT_INLINE uint64_t attend_words_at(const SIMT_SHARED struct attend_room *room)
+{
+    const SIMT_SHARED struct attend_args *in = &room->in;
+    return in->scratch + attend_handed_at(in->max_rows, in->n_heads, in->layout.n_kv_heads,
+                                          in->layout.head_dim, room->max_splits);
+}
+
+/* Returns whether a unit's part is handed over as words, without a ticket. */
+SIMT_INLINE bool attend_is_handed(const SIMT_SHARED struct attend_room *room,
+                                  const SIMT_SHARED struct attend_unit *u)
+{
+    return room->handed && u->n_splits > 1 && u->n_splits <= ATTEND_HANDED_SPLITS;
+}
+
 /* Looks up this block's units from number `done` on and the first places of their stream, by one warp. The
  * stream begins in the first unit, which lane 0 has looked up itself. */
 SIMT_INLINE void attend_find_batch(const bool general, SIMT_SHARED struct attend_room *room, uint32_t done)
@@ -422,6 +439,10 @@ SIMT_INLINE void attend_find_batch(const bool general, SIMT_SHARED struct attend
     uint32_t index = simt_block() + (done + lane) * n_blocks;
     if (index < n_units)
         attend_find_unit(general, room, &room->units[lane], index);
+    bool handed = !general && room->lone && room->n_rows <= ATTEND_HANDED_ROWS &&
+                  n_units <= ATTEND_BATCH * n_blocks; /* a block that waits has no further batch */
+    bool splits = index < n_units && room->units[lane].n_splits > 1;
+    uint32_t tickets = simt_ballot(splits && !(handed && room->units[lane].n_splits <= ATTEND_HANDED_SPLITS));
     uint32_t found = simt_ballot(index < n_units), n = 0;
     for (; found; found &= found - 1)
         n++;
@@ -430,6 +451,8 @@ SIMT_INLINE void attend_find_batch(const bool general, SIMT_SHARED struct attend
     room->n_batch = n;
     room->more = simt_block() + (done + ATTEND_BATCH) * n_blocks < n_units;
     room->whole = done == 0 && !room->more;
+    room->handed = handed ? attend_words_at(room) : 0;
+    room->tickets = tickets;
     attend_first_places(room);
 }
 

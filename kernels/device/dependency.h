@@ -25,15 +25,16 @@
 enum flow_word {
     FLOW_ABORT,   /* reason to end, or 0 */
     FLOW_CLAIMED, /* failures so far: only the first one's record counts */
-    FLOW_WHAT,    /* the counter (words from the guard's first one), or FLOW_STAGE + a stage */
+    FLOW_WHAT,    /* the counter (words from the guard's first one), or one of these + a number */
     FLOW_VALUE,   /* its value */
     FLOW_TARGET,  /* the value that was waited for */
     FLOW_OP,
     FLOW_BLOCK,
     FLOW_WORDS,
 };
-#define FLOW_STAGE    0x80000000u
-#define FLOW_DEADLINE 1 /* abort word's value after a deadline; other values belong to the kernel */
+#define FLOW_STAGE    0x80000000u /* + a stage of the ring */
+#define FLOW_HEAD     0x40000000u /* + a head of attention, of which a split's part is missing */
+#define FLOW_DEADLINE 1           /* abort word's value after a deadline; other values belong to the kernel */
 
 struct flow_guard {
     SIMT_GLOBAL uint32_t *words; /* enum flow_word */

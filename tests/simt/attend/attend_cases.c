@@ -247,11 +247,25 @@ void attend_case_close(struct attend_case *c)
         free(c->memory[i]);
 }
 
-/* A launch that was ended in the middle leaves its tickets. */
+/* The words of parts that are handed over without tickets, up to the scratch's end. */
+static uint64_t *handed_words(const struct attend_case *c, size_t *n)
+{
+    const struct attend_args *a = &c->args.attend;
+    uint32_t n_kv = a->layout.n_kv_heads, head_dim = a->layout.head_dim;
+    uint64_t at =
+        attend_handed_at(a->max_rows, a->n_heads, n_kv, head_dim, attend_max_splits(a->slots.n_ctx));
+    *n = (attend_scratch_bytes(a->max_rows, a->n_heads, n_kv, head_dim, a->slots.n_ctx) - at) / 8;
+    return (uint64_t *)(uintptr_t)(a->scratch + at);
+}
+
+/* A launch that was ended in the middle leaves its tickets, and parts that were handed over. */
 static void reset(struct attend_case *c)
 {
     const struct attend_args *a = &c->args.attend;
     memset((char *)(uintptr_t)a->scratch, 0, (size_t)a->max_rows * a->layout.n_kv_heads * sizeof(uint32_t));
+    size_t n_handed;
+    uint64_t *handed = handed_words(c, &n_handed);
+    memset(handed, 0, n_handed * sizeof *handed);
     memcpy((char *)(uintptr_t)c->args.attend.kv, c->kv_begin, c->kv_bytes);
     memset(c->counters, 0, sizeof c->counters);
     memset(c->guard, 0, sizeof c->guard);
@@ -275,6 +289,11 @@ static int check(struct attend_case *c, struct simt_report *report)
     for (uint32_t i = 0; i < a->max_rows * a->layout.n_kv_heads; i++)
         if (tickets[i])
             return wrong(report, "a ticket is not 0 afterwards");
+    size_t n_handed;
+    const uint64_t *handed = handed_words(c, &n_handed);
+    for (size_t i = 0; i < n_handed; i++)
+        if (handed[i])
+            return wrong(report, "a word that was handed over is not 0 afterwards");
     if (c->guard[FLOW_CLAIMED])
         return wrong(report, "a failure was recorded");
     for (uint32_t i = 0; i < c->shape.n_steps; i++)
@@ -294,8 +313,8 @@ static int check(struct attend_case *c, struct simt_report *report)
     return 0;
 }
 
-int attend_case_run_grid(struct attend_case *c, uint32_t sm, uint64_t seed, int mute,
-                         struct simt_report *report)
+static int launch_grid(struct attend_case *c, uint32_t sm, uint64_t seed, int mute,
+                       struct simt_report *report)
 {
     reset(c);
     struct simt_launch launch = {.kernel = simt_find_kernel("attend_grid", sm),
@@ -306,9 +325,30 @@ int attend_case_run_grid(struct attend_case *c, uint32_t sm, uint64_t seed, int 
                                  .seed = seed,
                                  .schedule = SIMT_N_SCHEDULES,
                                  .mute = mute};
-    if (simt_run(c->machine, &launch, report) < 0)
+    return simt_run(c->machine, &launch, report);
+}
+
+int attend_case_run_grid(struct attend_case *c, uint32_t sm, uint64_t seed, int mute,
+                         struct simt_report *report)
+{
+    if (launch_grid(c, sm, seed, mute, report) < 0)
         return -1;
     return check(c, report);
+}
+
+int attend_case_lose(struct attend_case *c, uint32_t sm, uint64_t seed, struct simt_report *report)
+{
+    c->args.lost = c->shape.n_blocks;
+    c->args.deadline_ns = 20000000;
+    int rc = launch_grid(c, sm, seed, -1, report);
+    c->args.lost = 0;
+    c->args.deadline_ns = 0;
+    if (rc < 0)
+        return -1;
+    if (c->guard[FLOW_ABORT] != FLOW_DEADLINE || c->guard[FLOW_WHAT] - FLOW_HEAD >= c->args.attend.n_heads ||
+        c->guard[FLOW_VALUE] != 0 || c->guard[FLOW_TARGET] != 1)
+        return wrong(report, "a block was lost, and the record says something else");
+    return 0;
 }
 
 /* --- the same by nodes --- */

@@ -46,6 +46,8 @@ void attend_case_open(struct attend_case *c, struct attend_shape shape, uint64_t
 void attend_case_close(struct attend_case *c);
 /* Runs all steps by "attend_grid", or by the nodes' kernels one after the other. A wrong result is a report
  * too. Returns 0, or -1 with the report. */
+/* Loses the last block before its attention, whose parts the others wait for: one must record it. */
+int attend_case_lose(struct attend_case *c, uint32_t sm, uint64_t seed, struct simt_report *report);
 int attend_case_run_grid(struct attend_case *c, uint32_t sm, uint64_t seed, int mute,
                          struct simt_report *report);
 int attend_case_run_nodes(struct attend_case *c, uint32_t sm, uint64_t seed, int mute,

@@ -35,7 +35,8 @@ SIMT_INLINE bool run_layer(const struct attend_grid_args *args, uint32_t s, bool
                            const bool general)
 {
     struct crew crew = crew_of(simt_n_threads());
-    struct flow_guard guard = {DECODER_AT(uint32_t, args->guard), DECODER_AT(uint32_t, args->counters), 0, 0};
+    struct flow_guard guard = {DECODER_AT(uint32_t, args->guard), DECODER_AT(uint32_t, args->counters),
+                               args->deadline_ns, 0};
     uint32_t max_rows = args->attend.max_rows, in = args->attend.in_stride;
     uint32_t n_rows = DECODER_AT(uint32_t, args->n_rows)[s];
     bool lone = DECODER_AT(uint32_t, args->lone)[s] != 0;
@@ -54,8 +55,10 @@ SIMT_INLINE bool run_layer(const struct attend_grid_args *args, uint32_t s, bool
         if (!wait(args, &crew, &guard, GRID_APPENDED, ++hops->appends))
             return false;
     }
-    if (!attend_phase(&a))
+    if (simt_block() + 1 == args->lost || !attend_phase(&a)) {
+        simt_cp_async_wait(0); /* a block must end with no copy under way */
         return false;
+    }
     signal(args, &crew, GRID_DONE);
     return wait(args, &crew, &guard, GRID_DONE, hops->layers);
 }

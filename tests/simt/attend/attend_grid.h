@@ -10,13 +10,15 @@
 
 struct attend_grid_args {
     struct attend_args attend;
-    uint64_t rows;     /* struct step_row [n_steps][max_rows] */
-    uint64_t n_rows;   /* u32 [n_steps] */
-    uint64_t lone;     /* u32 [n_steps] */
-    uint64_t source;   /* float [n_steps][max_rows][in_stride] */
-    uint64_t results;  /* float [n_steps][max_rows][out_stride] */
-    uint64_t counters; /* u32 [3][DECODER_LINE] */
-    uint64_t guard;    /* enum flow_word */
+    uint64_t rows;        /* struct step_row [n_steps][max_rows] */
+    uint64_t n_rows;      /* u32 [n_steps] */
+    uint64_t lone;        /* u32 [n_steps] */
+    uint64_t source;      /* float [n_steps][max_rows][in_stride] */
+    uint64_t results;     /* float [n_steps][max_rows][out_stride] */
+    uint64_t counters;    /* u32 [3][DECODER_LINE] */
+    uint64_t guard;       /* enum flow_word */
+    uint64_t deadline_ns; /* of a wait; 0: none */
     uint32_t n_steps, n_layers;
     uint32_t general; /* 1: the general attention */
+    uint32_t lost;    /* 1 + a block that leaves before it attends; 0: none */
 };

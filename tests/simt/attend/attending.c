@@ -85,6 +85,27 @@ static int run(uint64_t number)
     return rc;
 }
 
+/* A row of three splits on two blocks, of which the second has the middle one. */
+static int lose(uint32_t sm)
+{
+    static const struct attend_shape shape = {32, 1, 6, KV_F16, 32, 1, 1, 2, 2, 12288, 200, 1, 1, 130, 0};
+    struct attend_case c;
+    struct simt_report report = {0};
+    uint64_t number = 0;
+    attend_case_open(&c, shape, number);
+    while (c.steps[0].rows[0].pos < 128) { /* the first one that has three splits */
+        attend_case_close(&c);
+        attend_case_open(&c, shape, ++number);
+    }
+    int rc = attend_case_lose(&c, sm, number, &report);
+    if (rc < 0) {
+        printf("FAILED  a lost block, sm_%u: ", sm);
+        simt_report_print(&report, stdout);
+    }
+    attend_case_close(&c);
+    return rc;
+}
+
 int main(int argc, char **argv)
 {
     const char *one = getenv("ATTEND_CASE");
@@ -95,6 +116,8 @@ int main(int argc, char **argv)
     uint32_t failures = 0;
     for (uint64_t i = first; i < end && failures < 10; i++)
         failures += run(i) < 0;
+    failures += lose(80) < 0;
+    failures += lose(90) < 0;
     printf("cases %llu to %llu, %u failures\n", (unsigned long long)first, (unsigned long long)end, failures);
     return failures ? 1 : 0;
 }
