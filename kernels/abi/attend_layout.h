@@ -16,11 +16,10 @@
 #include "arith.h"
 #include "device_abi.h"
 
-/* The longest head of nodes, and of the persistent decoder. It must also be a multiple of 32: the host
- * refuses other sizes. */
-#define ATTEND_MAX_HEAD_DIM      576u
-#define ATTEND_RESIDENT_HEAD_DIM 512u
-#define ATTEND_PLAIN_HEAD_DIM    128u /* longer heads take the general attention */
+/* The longest head. In the persistent decoder it must also be a multiple of 32: the host refuses other
+ * sizes. */
+#define ATTEND_MAX_HEAD_DIM   576u
+#define ATTEND_PLAIN_HEAD_DIM 128u /* longer heads take the general attention */
 
 /* The most rows of a step, and the most splits of a row, that are handed over without tickets. */
 #define ATTEND_HANDED_ROWS   8u

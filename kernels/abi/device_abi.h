@@ -43,7 +43,7 @@
 #define DECODER_RING          2    /* steps in flight */
 #define DECODER_MASKS         64   /* of tokens: one for each logit row of the steps in flight */
 #define DECODER_GATE_BYTES    32   /* bytes of shared memory of a gate: step_gate.h */
-#define DECODER_MIXTURE_BYTES 32   /* and of a state of a mixture of experts: experts/mixture.h */
+#define DECODER_MIXTURE_BYTES 48   /* and of a state of a mixture of experts: experts/mixture.h */
 #define DECODER_N_GATES       2
 #define DECODER_WARP_BYTES    8 /* and of what a compute warp keeps from op to op: interpreter.h */
 #define DECODER_GATES_BYTES                                                                                  \

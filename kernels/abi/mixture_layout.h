@@ -37,6 +37,13 @@ static inline bool mixture_gathers(uint32_t n_rows, uint32_t n_used, uint32_t n_
     return n_rows * n_used >= 2 * n_experts;
 }
 
+/* Places of the columns of n_heads heads whose products are wide: head after head has its rows, from a
+ * multiple of ACTIVATION_COLUMNS on. */
+static inline uint64_t mixture_head_places(uint32_t n_rows, uint32_t n_heads)
+{
+    return (uint64_t)((n_rows + ACTIVATION_COLUMNS - 1) / ACTIVATION_COLUMNS * ACTIVATION_COLUMNS) * n_heads;
+}
+
 /* Most places of a step. */
 static inline uint64_t mixture_places(uint32_t max_rows, uint32_t n_used, uint32_t n_experts)
 {

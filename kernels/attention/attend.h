@@ -31,7 +31,7 @@
 #include "attend_parts.h"
 
 _Static_assert(ATTEND_PLAIN_HEAD_DIM == HEAD_PARTS * SIMT_LANES &&
-                   ATTEND_RESIDENT_HEAD_DIM <= HEAD_LONG_PARTS * SIMT_LANES,
+                   ATTEND_MAX_HEAD_DIM == HEAD_LONG_PARTS * SIMT_LANES,
                "a head's parts");
 
 struct attend {

@@ -17,10 +17,8 @@ struct head_turn {
     bool normed, neox;
 };
 
-#define HEAD_PARTS 4       /* parts of 32 values of the plain attention's longest head, 128 */
-#ifndef HEAD_LONG_PARTS    /* a source with longer heads defines it before */
-#define HEAD_LONG_PARTS 16 /* of the longest of the persistent decoder, 512 */
-#endif
+#define HEAD_PARTS      4  /* parts of 32 values of the plain attention's longest head, 128 */
+#define HEAD_LONG_PARTS 18 /* and of the longest, 576 */
 
 /* A lane's elements of a head, all loaded at once, so that the load latencies overlap. */
 struct head_load {

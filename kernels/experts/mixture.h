@@ -1,5 +1,6 @@
-/* mixture.h - the products of a mixture of experts in the persistent decoder (program_ops.h, EXPERTS): those
- * of product.h, of one expert's matrices at a time.
+/* mixture.h - the products of a mixture of experts in the persistent decoder (program_ops.h, EXPERTS), and
+ * those of heads with matrices of their own (HEADS): those of product.h, of one expert's or head's matrices
+ * at a time.
  *
  *   gated   inner of (row, u) = act(W_gate x + b) * (W_up x + b)
  *           x: the row's normalised input; W, b: of expert u of the row's choice
@@ -11,6 +12,10 @@
  * whose columns all blocks have quantised together before the first unit. ROUTE makes the list of units
  * (gather.h).
  *
+ * Of HEADS a unit is a head with all rows: a narrow product, or a wide one. Then all blocks have quantised
+ * the columns of all heads together before the first unit: head after head, each from a multiple of
+ * ACTIVATION_COLUMNS on.
+ *
  * The groups of each unit are dealt to blocks where those of the unit before end, so that the blocks stream
  * as much. Between units one lane points the description of the product (struct product) at the next unit of
  * which its block has a group. The results of a summed op stand in mixtures.parts until all blocks have
@@ -19,12 +24,12 @@
  * A block's producer warp knows the experts only when its compute warps have seen ROUTE end: the experts'
  * gate (step_gate.h) tells it the number of rows. It then reads the choice, or the list, by itself, for both
  * ops of the mixture, and so runs ahead of the compute warps through the second one. They end that op only
- * when it has read all: the next mixture's ROUTE writes both anew.
+ * when it has read all: the next mixture's ROUTE writes both anew. For HEADS it needs to know nothing.
  *
  * Floor: the packed bytes of a row's experts, for each row anew; gathered, of each expert that any row has
- * chosen, once; of a summed op 8 bytes a part and a meeting of all blocks. Three barriers of the compute
- * warps a unit besides product_run()'s. Must match lib/cpu/matmul/team_experts.h in every bit:
- * tests/cuda/test_cuda_golden.c, tests/cuda/test_cuda_twin.c.
+ * chosen, once; of heads, once; of a summed op 8 bytes a part and a meeting of all blocks. Three barriers of
+ * the compute warps a unit besides product_run()'s. Must match lib/cpu/matmul/team_experts.h and team_heads.h
+ * in every bit: tests/cuda/test_cuda_golden.c, tests/cuda/test_cuda_twin.c.
  *
  * Thread: mixture_open(): one lane. mixture_seek(): one lane, of the warp that opened. mixture_stream(): all
  * lanes of the producer warp. The rest: all compute threads of every block together. Errors: false: end, as
@@ -36,14 +41,17 @@
 
 /* The unit at which a description is pointed. */
 struct mixture {
-    uint32_t choice; /* column of a row's buffers: its experts' numbers, and then their weights */
-    uint32_t column; /* and of its input; of a summed op, of the result */
+    uint32_t choice;   /* column of a row's buffers: its experts' numbers, and then their weights */
+    uint32_t column;   /* and of its input; of a summed op, of the result */
+    uint32_t out_part; /* HEADS: floats from one head's result in a row to the next's; else 0 */
     uint32_t n_rows, n_units;
     uint32_t unit; /* n_units: there is no further one */
-    uint16_t n_used, expert, gathers;
-    uint16_t summed; /* the op's results are weighed and added up */
-    uint16_t adds;   /* to what stands at `column` */
-    uint16_t state;  /* enum mixture_state */
+    uint16_t n_used, expert;
+    uint16_t gathers;     /* the columns of all units are quantised before the first */
+    uint16_t summed;      /* the op's results are weighed and added up */
+    uint32_t adds;        /* to what stands at `column` */
+    uint32_t state;       /* enum mixture_state */
+    uint32_t reserved[2]; /* so that the second one begins at a multiple of 16 bytes */
 };
 _Static_assert(sizeof(struct mixture) == DECODER_MIXTURE_BYTES, "two of them lie behind the gates");
 
@@ -69,7 +77,13 @@ SIMT_INLINE const SIMT_GLOBAL struct mixture_list *mixture_list_of(const struct 
 /* True of the second op of a mixture: the one whose results are weighed and added up. */
 SIMT_INLINE bool mixture_is_summed(const SIMT_GLOBAL struct program_op *op)
 {
-    return !program_is_gated(op->epilogue);
+    return op->opcode == PROGRAM_EXPERTS && !program_is_gated(op->epilogue);
+}
+
+/* True of the first one, before which the producer must learn the choice. */
+SIMT_INLINE bool mixture_is_chosen(const SIMT_GLOBAL struct program_op *op)
+{
+    return op->opcode == PROGRAM_EXPERTS && program_is_gated(op->epilogue);
 }
 
 SIMT_INLINE const SIMT_GLOBAL float *mixture_choice(const SIMT_SHARED struct mixture *m,
@@ -77,6 +91,31 @@ SIMT_INLINE const SIMT_GLOBAL float *mixture_choice(const SIMT_SHARED struct mix
 {
     const struct decoder_buffers *b = &args->buffers;
     return DECODER_AT(const float, b->rows) + (size_t)row * b->row_floats + m->choice;
+}
+
+/* Makes a description of a matrix of all heads one of the first head's. */
+SIMT_INLINE void mixture_open_heads(SIMT_SHARED struct mixture *m, SIMT_SHARED struct product *p,
+                                    const struct decoder_args *args, const SIMT_GLOBAL struct program_op *op,
+                                    uint32_t n_rows)
+{
+    uint32_t n = op->n[0], col = op->out_col[1], keep = op->n[2];
+    bool wide = product_is_wide(n_rows, p->k, p->forms, args->shared.work_bytes);
+    m->out_part = keep + n;
+    m->n_rows = n_rows;
+    m->n_units = op->n[1];
+    m->unit = 0;
+    m->expert = 0;
+    m->gathers = wide;
+    m->summed = 0;
+    m->state = MIXTURE_OPENED;
+    p->matrix[0].n = n;
+    p->matrix[0].n_tiles = n / TILE_ROWS;
+    p->matrix[0].out_col = 0;
+    p->in += (uint64_t)col * 4;
+    p->out += ((uint64_t)op->out_col[0] + keep) * 4;
+    p->head_part = col + p->k + keep;
+    if (wide)
+        p->head_columns = (n_rows + ACTIVATION_COLUMNS - 1) / ACTIVATION_COLUMNS * ACTIVATION_COLUMNS;
 }
 
 /* Makes a description of the op's whole matrices (product_open()) one of the first expert's, and of the
@@ -91,7 +130,7 @@ SIMT_INLINE void mixture_open(SIMT_SHARED struct mixture *m, SIMT_SHARED struct 
     m->choice = program->buffers[PROGRAM_CHOICE].offset + op->gate_col;
     m->column = program->buffers[summed ? op->out : op->in].offset;
     m->n_rows = n_rows;
-    m->n_units = m->unit = 0;
+    m->out_part = m->n_units = m->unit = 0;
     m->n_used = (uint16_t)n_used;
     m->expert = 0;
     m->gathers = gathers;
@@ -128,6 +167,33 @@ SIMT_INLINE void mixture_point_matrices(SIMT_SHARED struct mixture *m, SIMT_SHAR
     }
 }
 
+/* Points the description's panels at the columns from place `place` on. */
+SIMT_INLINE void mixture_point_columns(SIMT_SHARED struct product *p, const struct decoder_args *args,
+                                       uint32_t place, uint32_t n_columns)
+{
+    const struct decoder_buffers *b = &args->buffers;
+    uint32_t panel_bytes = p->n_supers * activation_super_bytes(ACTIVATION_COLUMNS, p->forms);
+    p->end_column = n_columns;
+    p->panels = b->activations + (uint64_t)(place / ACTIVATION_COLUMNS) * panel_bytes;
+    p->wide_factors = b->factors + (uint64_t)place * 4;
+}
+
+/* Points the description at a head. */
+SIMT_INLINE void mixture_point_head(SIMT_SHARED struct mixture *m, SIMT_SHARED struct product *p,
+                                    const struct decoder_args *args, uint32_t head)
+{
+    uint32_t before = m->expert;
+    m->state = MIXTURE_FRESH;
+    m->unit = head;
+    if (head == m->n_units)
+        return;
+    p->in += (uint64_t)(head - before) * p->head_part * 4;
+    p->out += (uint64_t)(head - before) * m->out_part * 4;
+    if (m->gathers)
+        mixture_point_columns(p, args, head * p->head_columns, m->n_rows);
+    mixture_point_matrices(m, p, head);
+}
+
 /* Points the description at unit `unit`, if there is one. */
 SIMT_INLINE void mixture_point(SIMT_SHARED struct mixture *m, SIMT_SHARED struct product *p,
                                const struct decoder_args *args, uint32_t unit)
@@ -141,12 +207,9 @@ SIMT_INLINE void mixture_point(SIMT_SHARED struct mixture *m, SIMT_SHARED struct
         return;
     if (m->gathers) {
         const SIMT_GLOBAL struct mixture_unit *x = &mixture_list_of(args)->units[unit];
-        uint32_t panel_bytes = p->n_supers * activation_super_bytes(ACTIVATION_COLUMNS, p->forms);
         expert = x->expert;
         place = x->place;
-        p->end_column = x->n_columns;
-        p->panels = b->activations + (uint64_t)(place / ACTIVATION_COLUMNS) * panel_bytes;
-        p->wide_factors = b->factors + (uint64_t)place * 4;
+        mixture_point_columns(p, args, place, x->n_columns);
     } else {
         expert = (uint32_t)mixture_choice(m, args, row)[unit % n_used];
         p->in = m->summed ? b->mixtures.inner + (uint64_t)place * p->k * 4
@@ -161,7 +224,7 @@ SIMT_INLINE void mixture_seek(SIMT_SHARED struct mixture *m, SIMT_SHARED struct 
                               const struct decoder_args *args)
 {
     bool on = m->state != MIXTURE_OPENED;
-    if (!on)
+    if (!on && !m->out_part)
         m->n_units = m->gathers ? mixture_list_of(args)->n_units : m->n_rows * m->n_used;
     uint32_t unit = m->unit, n_units = m->n_units, first = product_first_group(p);
     uint32_t n_blocks = simt_n_blocks(), n_groups = p->n_groups, turn = n_groups % n_blocks;
@@ -171,10 +234,34 @@ SIMT_INLINE void mixture_seek(SIMT_SHARED struct mixture *m, SIMT_SHARED struct 
     }
     uint32_t block = simt_block();
     p->first_block = block >= first ? block - first : block + n_blocks - first;
-    mixture_point(m, p, args, unit);
+    if (m->out_part)
+        mixture_point_head(m, p, args, unit);
+    else
+        mixture_point(m, p, args, unit);
 }
 
 /* --- the compute warps --- */
+
+/* Number of columns that are quantised before the first unit. */
+SIMT_INLINE uint32_t mixture_n_columns(const struct walk *w, const SIMT_SHARED struct product *p)
+{
+    const SIMT_SHARED struct mixture *m = mixture_at(w->args, 0);
+    return m->out_part ? m->n_units * p->head_columns : mixture_list_of(w->args)->n_places;
+}
+
+/* Copies what the heads keep, beside the columns of the products, by the compute threads of all blocks. */
+SIMT_INLINE void mixture_keep(const struct walk *w)
+{
+    const SIMT_GLOBAL struct program_op *op = w->op;
+    uint32_t keep = op->n[2], n = op->n[1] * keep, n_threads = w->crew.n_threads;
+    uint32_t part = op->out_col[1] + op->k + keep;
+    for (uint32_t i = simt_block() * n_threads + simt_thread(); i < w->n_rows * n;
+         i += simt_n_blocks() * n_threads) {
+        uint32_t row = i / n, head = i % n / keep, at = i % n % keep;
+        walk_row(w, op->out, row)[op->out_col[0] + head * (keep + op->n[0]) + at] =
+            walk_row(w, op->in, row)[(head + 1) * part - keep + at];
+    }
+}
 
 /* True while the op is to be called once more: the description is pointed at a unit, or will be. */
 SIMT_INLINE bool mixture_goes_on(const struct walk *w)
@@ -187,7 +274,7 @@ SIMT_INLINE void mixture_tell(struct walk *w)
 {
     const SIMT_SHARED struct mixture *m = mixture_at(w->args, 0);
     struct gate gate = gate_of(w->args, GATE_EXPERTS);
-    if (!m->summed) /* a wait that fails here fails for all threads at the next one */
+    if (mixture_is_chosen(w->op)) /* a wait that fails here fails for all threads at the next one */
         gate_put(&gate, m->n_rows, &w->guard);
 }
 
@@ -251,7 +338,7 @@ SIMT_INLINE bool mixture_end(struct walk *w, const SIMT_SHARED struct product *p
 
 /* --- the producer warp --- */
 
-/* Fetches what the compute warps will consume of an EXPERTS op that is described in p. */
+/* Fetches what the compute warps will consume of an EXPERTS or HEADS op that is described in p. */
 SIMT_INLINE bool mixture_stream(SIMT_SHARED struct product *p, const struct decoder_args *args,
                                 const SIMT_GLOBAL struct program *program,
                                 const SIMT_GLOBAL struct program_op *op, struct gate *gate,
@@ -260,10 +347,14 @@ SIMT_INLINE bool mixture_stream(SIMT_SHARED struct product *p, const struct deco
 {
     SIMT_SHARED struct mixture *m = mixture_at(args, 1);
     SIMT_SHARED char *fold = simt_carve(args->shared.fold, args->shared.fold_bytes);
-    if (!mixture_is_summed(op) && !gate_await(gate, guard))
+    bool by_head = op->opcode == PROGRAM_HEADS;
+    if (mixture_is_chosen(op) && !gate_await(gate, guard))
         return false;
     if (simt_lane() == 0) {
-        mixture_open(m, p, args, program, op, gate->word[GATE_WORD]);
+        if (by_head)
+            mixture_open_heads(m, p, args, op, 0);
+        else
+            mixture_open(m, p, args, program, op, gate->word[GATE_WORD]);
         mixture_seek(m, p, args);
     }
     simt_syncwarp();

@@ -52,18 +52,22 @@ struct product {
     uint32_t in_stride, out_stride; /* floats */
     uint32_t k, n_supers, forms;    /* enum activation_form */
     uint32_t n_rows;                /* rows of `in`; a gathered row beyond them is replaced by row 0 */
-    uint32_t n_columns, n_matrices;
-    uint32_t epilogue, n_groups, group_tiles, first_block;
+    uint32_t n_columns;
+    uint16_t n_matrices, epilogue;
+    uint32_t n_groups, group_tiles, first_block;
     float eps;
     float scale, cap;                  /* cap 0: none */
     uint32_t first_column, end_column; /* columns that the compute warps multiply now */
-    uint32_t wide;                     /* columns are read from p->panels */
-    uint32_t shift;                    /* the values of a row have room for 1 << shift columns of a panel */
+    uint16_t wide;                     /* columns are read from p->panels */
+    uint16_t shift;                    /* the values of a row have room for 1 << shift columns of a panel */
     float factor[ACTIVATION_COLUMNS];  /* narrow: by column, from the first quantised one; the products do not
                                           wait for them */
     uint32_t n_warps;                  /* that multiply */
-    uint32_t by_expert;                /* an op EXPERTS: product_op.h */
-    uint32_t gates; /* not 0: a row's factor is the sigmoid of the value so many floats on */
+    uint32_t by_unit;                  /* an op of several products, EXPERTS or HEADS: product_op.h */
+    uint32_t gates;        /* not 0: a row's factor is the sigmoid of the value so many floats on */
+    uint32_t head_columns; /* HEADS, if wide: columns of a head, its rows and others up to a whole panel;
+                              else 0 */
+    uint32_t head_part;    /* HEADS: floats from one head's input in a row to the next's */
 };
 #define PRODUCT_DESCRIPTION_BYTES 384u
 _Static_assert(sizeof(struct product) <= PRODUCT_DESCRIPTION_BYTES, "the fold area has room for two of them");
@@ -145,9 +149,10 @@ SIMT_INLINE void product_open(SIMT_SHARED struct product *p, const struct decode
     p->n_supers = tile_supers(op->k);
     p->n_rows = b->max_rows;
     p->n_columns = n_columns;
-    p->n_matrices = n_matrices;
+    p->n_matrices = (uint16_t)n_matrices;
     p->n_warps = args->n_crew / SIMT_LANES;
-    p->by_expert = op->opcode == PROGRAM_EXPERTS;
+    p->by_unit = op->opcode == PROGRAM_EXPERTS || op->opcode == PROGRAM_HEADS;
+    p->head_columns = 0;
     p->epilogue = op->epilogue;
     p->n_groups = plan->n_groups;
     p->group_tiles = plan->group_tiles;
@@ -185,13 +190,26 @@ SIMT_INLINE float product_factor(const SIMT_SHARED struct product *p, uint32_t r
     return p->gates ? arith_sigmoid(factors[(size_t)row * p->gates]) : factors[row];
 }
 
-/* Loads this lane's values of chunk `unit` of the columns from `first` on. */
-SIMT_INLINE void product_ask(const SIMT_SHARED struct product *p, uint32_t first, uint32_t unit,
-                             uint32_t n_chunks, float v[4])
+/* The input of a column of a wide product of heads: head after head has its rows. Columns behind a head's
+ * rows have its last row. */
+SIMT_INLINE const SIMT_GLOBAL float *product_head_in(const SIMT_SHARED struct product *p, uint32_t column)
 {
-    uint32_t row = product_row(p, first + unit / n_chunks);
-    activation_load(DECODER_AT(const float, p->in) + (size_t)row * p->in_stride,
-                    DECODER_AT(const float, p->gain), p->k, activation_index(unit % n_chunks), v);
+    uint32_t head = column / p->head_columns, row = column % p->head_columns;
+    row = row < p->n_columns ? row : p->n_columns - 1;
+    return DECODER_AT(const float, p->in) + (size_t)row * p->in_stride + head * p->head_part;
+}
+
+/* Loads this lane's values of chunk `unit` of the columns from `first` on. */
+SIMT_INLINE void product_ask(const SIMT_SHARED struct product *p, const bool is_far, uint32_t first,
+                             uint32_t unit, uint32_t n_chunks, float v[4])
+{
+    uint32_t column = first + unit / n_chunks;
+    const SIMT_GLOBAL float *x;
+    if (is_far && p->head_columns)
+        x = product_head_in(p, column);
+    else
+        x = DECODER_AT(const float, p->in) + (size_t)product_row(p, column) * p->in_stride;
+    activation_load(x, DECODER_AT(const float, p->gain), p->k, activation_index(unit % n_chunks), v);
 }
 
 /* Finds the factors of columns [first, first + n), by warp `warp` of `n_warps`. They are read when a run's
@@ -225,16 +243,16 @@ SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_f
         p->first_column = first;
         p->end_column = first + n;
         p->wide = is_far;
-        p->shift = is_far ? 3 : product_shift(n);
+        p->shift = (uint16_t)(is_far ? 3 : product_shift(n));
     }
     float now[4] = {0}, next[4] = {0};
     if (unit < n * n_chunks)
-        product_ask(p, first, unit, n_chunks, now);
+        product_ask(p, is_far, first, unit, n_chunks, now);
     SIMT_SMALL_LOOP
     for (; unit < n * n_chunks; unit += n_warps) {
         uint32_t column = unit / n_chunks;
         if (unit + n_warps < n * n_chunks)
-            product_ask(p, first, unit + n_warps, n_chunks, next);
+            product_ask(p, is_far, first, unit + n_warps, n_chunks, next);
         if (is_far)
             a.far = panels + (size_t)(column / ACTIVATION_COLUMNS) * panel_bytes;
         activation_chunk(&a, is_far, is_far ? column % ACTIVATION_COLUMNS : column, now, unit % n_chunks);

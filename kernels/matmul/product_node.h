@@ -47,6 +47,7 @@ SIMT_INLINE void product_describe(SIMT_SHARED struct product *p, const struct mu
     p->n_warps = simt_n_threads() / SIMT_LANES - 1;
     p->n_columns = args->step.head ? step->n_logits : step->n_rows;
     p->n_matrices = 1;
+    p->head_columns = 0;
     p->epilogue = PROGRAM_STORE;
     p->group_tiles = product_group_tiles(m->stage_supers, args->matrix.n_supers, n_tiles);
     p->n_groups = (n_tiles + p->group_tiles - 1) / p->group_tiles;

@@ -5,10 +5,8 @@
  * position comes from the step in device memory, and n_ctx or more is refused and reported. Any grid,
  * NODE_ATTEND_THREADS threads, args.attend.work_bytes of shared memory. Floor: K and V of every past once.
  * Must match lib/cpu/attention.c: tests/simt/attend/attending.c. */
-#define HEAD_LONG_PARTS 18 /* parts of 32 values of the longest head, 576 */
 #include "attention/attend.h"
 #include "node.h"
-_Static_assert(ATTEND_MAX_HEAD_DIM == HEAD_LONG_PARTS * SIMT_LANES, "the longest head");
 
 SIMT_INLINE void attend_rows_of(const struct attention_args *args, const bool general)
 {

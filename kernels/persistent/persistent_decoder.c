@@ -29,6 +29,7 @@ SIMT_INLINE bool persistent_op(struct walk *w)
         return embed_op(w);
     case PROGRAM_MATMUL:
     case PROGRAM_EXPERTS:
+    case PROGRAM_HEADS:
         return product_op(w, true);
     case PROGRAM_ATTEND:
         return attend_op(w);
@@ -36,6 +37,8 @@ SIMT_INLINE bool persistent_op(struct walk *w)
         return add_norm_op(w);
     case PROGRAM_GATE:
         return gate_op(w);
+    case PROGRAM_JOIN:
+        return join_op(w);
     case PROGRAM_ROUTE:
         return route_op(w);
     case PROGRAM_CONV:
@@ -57,7 +60,7 @@ SIMT_INLINE bool persistent_stream(struct stream *s)
     const SIMT_GLOBAL struct program *program = DECODER_AT(const struct program, s->args->program);
     product_open(p, s->args, program, s->op, s->plan, NULL, 0);
     simt_syncwarp();
-    if (s->op->opcode == PROGRAM_EXPERTS)
+    if (s->op->opcode != PROGRAM_MATMUL)
         return mixture_stream(p, s->args, program, s->op, &s->experts, &s->ring, &s->place, &s->guard);
     product_ask_vectors(p);
     return product_produce(p, fold, &s->ring, &s->place, &s->guard);

@@ -26,13 +26,6 @@ static uint32_t slot_pages(const struct cuda_decoder *d)
 
 /* --- model and device --- */
 
-/* Operations that the persistent decoder lacks; those of a compressed cache exist as nodes, which the eager
- * and the graph executor launch. */
-static bool is_missing(const struct graph_node *n, bool eager)
-{
-    return (n->op == GRAPH_MUL_MAT_HEADS || n->op == GRAPH_JOIN) && !eager;
-}
-
 bool cuda_is_general(const struct model_config *c)
 {
     const struct model_attention *k = &c->kinds[0];
@@ -42,16 +35,15 @@ bool cuda_is_general(const struct model_config *c)
 
 static int check_heads(const struct cuda_decoder *d, const struct model_config *c, struct error *err)
 {
-    uint32_t most = d->cfg.eager ? ATTEND_MAX_HEAD_DIM : ATTEND_RESIDENT_HEAD_DIM;
     uint32_t unit = d->cfg.eager ? 2 : ARITH_BLOCK;
     for (uint32_t i = 0; i < c->n_kinds; i++) {
         uint32_t n = c->kinds[i].head_dim;
-        if (n % unit || n < unit || n > most)
+        if (n % unit || n < unit || n > ATTEND_MAX_HEAD_DIM)
             return error_set(
                 err, -ENOTSUP,
                 "heads of %u values; cuda supports multiples of 32 up to %u (executor = eager and "
-                "graph: even sizes up to %u)",
-                n, ATTEND_RESIDENT_HEAD_DIM, ATTEND_MAX_HEAD_DIM);
+                "graph: even sizes)",
+                n, ATTEND_MAX_HEAD_DIM);
     }
     return 0;
 }
@@ -61,9 +53,10 @@ static int check_rows(const struct graph *g, struct error *err)
 {
     for (uint32_t i = 0; i < g->n_nodes; i++) {
         enum graph_op op = g->nodes[i].op;
-        const struct weight *w = op == GRAPH_MUL_MAT || op == GRAPH_MUL_MAT_ID || op == GRAPH_EMBED
-                                     ? model_weight(g->model, g->nodes[i].weight)
-                                     : NULL;
+        const struct weight *w =
+            op == GRAPH_MUL_MAT || op == GRAPH_MUL_MAT_ID || op == GRAPH_MUL_MAT_HEADS || op == GRAPH_EMBED
+                ? model_weight(g->model, g->nodes[i].weight)
+                : NULL;
         if (w && w->k % ARITH_BLOCK)
             return error_set(err, -ENOTSUP,
                              "%s: rows of %u values; cuda supports multiples of %u (executor = eager and "
@@ -71,15 +64,6 @@ static int check_rows(const struct graph *g, struct error *err)
                              w->name, w->k, ARITH_BLOCK);
     }
     return 0;
-}
-
-/* The first node that cuda cannot run; NULL: none. */
-static const struct graph_node *find_missing(const struct graph *g, bool eager)
-{
-    for (uint32_t i = 0; i < g->n_nodes; i++)
-        if (is_missing(&g->nodes[i], eager))
-            return &g->nodes[i];
-    return NULL;
 }
 
 static int check_model(const struct cuda_decoder *d, const struct model_config *c, struct error *err)
@@ -93,11 +77,6 @@ static int check_model(const struct cuda_decoder *d, const struct model_config *
         rc = check_rows(d->graph, err);
     if (rc < 0)
         return rc;
-    const struct graph_node *missing = find_missing(d->graph, d->cfg.eager);
-    if (missing)
-        return error_set(err, -ENOTSUP, "%s: cuda has no op %s yet%s; backend = cpu runs this model",
-                         missing->name, graph_op_name(missing->op),
-                         find_missing(d->graph, true) ? "" : " (executor = eager and graph have it)");
     if (c->n_vocab > SAMPLE_MAX_VOCAB)
         return error_set(err, -ENOTSUP, "a vocabulary of %u tokens; cuda supports at most %u", c->n_vocab,
                          SAMPLE_MAX_VOCAB);

@@ -37,21 +37,29 @@ static uint32_t stage_supers(const struct decoder_matrix *m, uint32_t stage_byte
 
 static bool is_product(const struct program_op *op)
 {
-    return op->opcode == PROGRAM_MATMUL || op->opcode == PROGRAM_EXPERTS;
+    return op->opcode == PROGRAM_MATMUL || op->opcode == PROGRAM_EXPERTS || op->opcode == PROGRAM_HEADS;
 }
 
-/* Products of a row: those of the experts that it chooses, or one. */
+/* True of an op of several products, each with a part of its matrices (experts/mixture.h). */
+static bool has_units(const struct program_op *op)
+{
+    return op->opcode == PROGRAM_EXPERTS || op->opcode == PROGRAM_HEADS;
+}
+
+/* Products of a row: those of the experts that it chooses, of the heads, or one. */
 static uint32_t products_of(const struct program_op *op)
 {
+    if (op->opcode == PROGRAM_HEADS)
+        return op->n[1];
     return op->opcode == PROGRAM_EXPERTS ? op->route.n_used : 1;
 }
 
-/* Matrix i of an op; of experts, one expert's part. */
+/* Matrix i of an op; of experts and heads, the first one's part. */
 static struct decoder_matrix matrix_of(const struct program_op *op, const struct decoder_matrix *matrices,
                                        uint32_t i)
 {
     struct decoder_matrix m = matrices[op->weight[i]];
-    if (op->opcode == PROGRAM_EXPERTS) {
+    if (has_units(op)) {
         m.n = op->n[i];
         m.n_tiles = m.n / TILE_ROWS;
     }
@@ -204,29 +212,34 @@ void plan_mixtures(struct plan_mixtures *out, const struct program *program,
     *out = (struct plan_mixtures){0};
     for (uint32_t i = 0; i < program->n_ops; i++) {
         const struct program_op *op = &program->ops[i];
-        if (op->opcode != PROGRAM_EXPERTS)
+        if (!has_units(op))
             continue;
-        uint64_t places = mixture_places(max_rows, op->route.n_used, op->route.n_experts);
+        uint64_t places = op->opcode == PROGRAM_HEADS
+                              ? mixture_head_places(max_rows, op->n[1])
+                              : mixture_places(max_rows, op->route.n_used, op->route.n_experts);
         uint32_t forms = 0;
         for (uint32_t j = 0; j < op->n_weights; j++)
             forms |= activation_form(matrices[op->weight[j]].type);
+        grow(&out->activations, activation_buffer_bytes((uint32_t)places, op->k, forms));
+        grow(&out->factors, places * sizeof(float));
+        if (op->opcode == PROGRAM_HEADS)
+            continue;
         out->list = sizeof(struct mixture_list);
         grow(&out->rows, places * sizeof(struct step_logit));
         grow(&out->place, (uint64_t)max_rows * op->route.n_used * sizeof(uint32_t));
         grow(program_is_gated(op->epilogue) ? &out->inner : &out->parts, places * op->n[0] * sizeof(float));
-        grow(&out->activations, activation_buffer_bytes((uint32_t)places, op->k, forms));
-        grow(&out->factors, places * sizeof(float));
     }
 }
 
 /* --- plan --- */
 
-/* An expert's rows are whole tiles of the matrix that has those of all. */
-static int check_experts(const struct program *p, struct error *err)
+/* The rows of an expert, or of a head's matrix, are whole tiles of the matrix that has those of all. */
+static int check_units(const struct program *p, struct error *err)
 {
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (p->ops[i].opcode == PROGRAM_EXPERTS && p->ops[i].n[0] % TILE_ROWS)
-            return error_set(err, -ENOTSUP, "experts of %u rows; cuda supports multiples of %d",
+        if (has_units(&p->ops[i]) && p->ops[i].n[0] % TILE_ROWS)
+            return error_set(err, -ENOTSUP, "%s of %u rows; cuda supports multiples of %d",
+                             p->ops[i].opcode == PROGRAM_HEADS ? "matrices of heads" : "experts",
                              p->ops[i].n[0], TILE_ROWS);
     return 0;
 }
@@ -242,7 +255,7 @@ int plan_open(struct plan *out, const struct program *program, const struct deco
     if (program->n_ops > DECODER_MAX_OPS)
         return error_set(err, -ENOTSUP, "the model has %u ops a step, cuda supports at most %d",
                          program->n_ops, DECODER_MAX_OPS);
-    int rc = check_experts(program, err);
+    int rc = check_units(program, err);
     if (rc < 0)
         return rc;
     find_needs(&needs, program, matrices, device->attend_bytes, p.n_counters);

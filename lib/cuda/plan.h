@@ -28,10 +28,10 @@ int plan_open(struct plan *out, const struct program *program, const struct deco
               const struct plan_device *device, struct error *err);
 void plan_close(struct plan *p); /* a zeroed one is fine */
 
-/* Bytes of what the mixtures of a program need for steps of max_rows rows (mixture_layout.h); all 0 if it has
- * none. */
+/* Bytes of what the mixtures and heads of a program need for steps of max_rows rows (mixture_layout.h); all 0
+ * if it has none. */
 struct plan_mixtures {
-    uint64_t list, rows, place, inner, parts; /* decoder_mixtures */
+    uint64_t list, rows, place, inner, parts; /* decoder_mixtures; 0 for heads */
     uint64_t activations, factors;            /* decoder_buffers, at least */
 };
 void plan_mixtures(struct plan_mixtures *out, const struct program *program,

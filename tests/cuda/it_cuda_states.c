@@ -101,8 +101,8 @@ Test(cuda_states, a_model_with_states_is_swapped_for_one_with_windows_and_back, 
     admin_finish();
 }
 
-/* As executor = auto, the default, says: the decoder has no compressed cache. */
-Test(cuda_states, a_model_that_the_decoder_lacks_operations_of_runs_as_graphs, .timeout = 600)
+/* As executor = auto, the default, says: the decoder takes no heads of 80 values. */
+Test(cuda_states, a_model_that_the_decoder_does_not_take_runs_as_graphs, .timeout = 600)
 {
     (void)admin_open();
     const char *model = admin_make_model("tiny-deepseek-lite", "deepseek.gguf", 256);

@@ -149,9 +149,9 @@ Test(cuda_load, models_that_only_the_cpu_serves_are_refused_with_the_reason)
     static const struct {
         const char *shape, *words;
     } cases[] = {{"tiny-llama-heads-48",
-                  "heads of 48 values; cuda supports multiples of 32 up to 512 (executor = "
-                  "eager and graph: even sizes up to 576)"},
-                 {"tiny-deepseek-lite", "heads of 80 values; cuda supports multiples of 32 up to 512"},
+                  "heads of 48 values; cuda supports multiples of 32 up to 576 (executor = "
+                  "eager and graph: even sizes)"},
+                 {"tiny-deepseek-lite", "heads of 80 values; cuda supports multiples of 32 up to 576"},
                  {"tiny-llama-words", "a vocabulary of 262208 tokens; cuda supports at most 262144"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char path[64];

@@ -3,6 +3,7 @@
  * and every logit must be the same in every bit; with every executor, any number of blocks, both cache types,
  * either device generation. */
 #include "support/decoder_run.h"
+#include "support/models/made_model.h"
 #include "support/node_compare.h"
 #include "support/sanitized.h"
 
@@ -206,11 +207,12 @@ static void compare(struct twin *t, uint32_t n_logits)
 }
 
 struct circumstances {
-    const char *file;
+    const char *file; /* in tests/data; with `quant`, a shape that mkmodel writes */
     enum executor_kind kind;
     enum kv_type kv_type;
     const char *blocks, *sm;
     uint32_t n_steps;
+    const char *quant;
 };
 
 /* One token, a few, about half, most and all of them. */
@@ -242,7 +244,10 @@ static void open_twin(struct twin *t, const struct circumstances *c, enum execut
 {
     static const int32_t ends[] = {0, 3, 100, 200};
     char path[512];
-    (void)snprintf(path, sizeof path, HEARTH_TEST_DATA "/%s.gguf", c->file);
+    if (c->quant)
+        made_model(c->file, c->quant, path);
+    else
+        (void)snprintf(path, sizeof path, HEARTH_TEST_DATA "/%s.gguf", c->file);
     setenv("SIMT_BLOCKS", c->blocks, 1);
     setenv("SIMT_DEVICE_SM", c->sm, 1);
     struct decoder_run_config cfg = {.path = path,
@@ -259,6 +264,8 @@ static void open_twin(struct twin *t, const struct circumstances *c, enum execut
     cfg.libcuda = LIBCUDA;
     cfg.kind = cuda_kind;
     decoder_run_open(&t->cuda, &cfg);
+    if (c->quant)
+        (void)unlink(path);
     cr_assert(t->cpu.n_pages >= N_PAGES + 2 && t->cuda.n_pages >= N_PAGES + 2, "%u, %u", t->cpu.n_pages,
               t->cuda.n_pages);
     t->n_vocab = t->cpu.n_vocab;
@@ -374,19 +381,38 @@ Test(cuda_twin, mixtures, .timeout = 1200)
     live_all(all, sizeof all / sizeof *all, 61);
 }
 
+/* A compressed cache: matrices of heads with fewer blocks than they have groups of tiles, and with more, rows
+ * one by one, up to eight together and more; and heads of 576 values. */
+Test(cuda_twin, compressed, .timeout = 1200)
+{
+    static const struct circumstances all[] = {
+        {"tiny-deepseek", EXECUTOR_PERSISTENT, KV_F16, "3", "90", 30, "q4_k_m"},
+        {"tiny-deepseek", EXECUTOR_PERSISTENT, KV_Q8_0, "13", "80", 10, "f16"},
+        {"tiny-deepseek", EXECUTOR_PERSISTENT, KV_BF16, "1", "90", 10, "q8_0"},
+        {"tiny-deepseek-flash", EXECUTOR_PERSISTENT, KV_F16, "5", "80", 6, "q8_0"},
+        {"tiny-deepseek-flash", EXECUTOR_PERSISTENT, KV_Q8_0, "3", "90", 6, "q4_k_m"},
+        {"tiny-deepseek-flash", EXECUTOR_PERSISTENT, KV_BF16, "2", "90", 6, "q8_0"},
+        {"tiny-deepseek", EXECUTOR_EAGER, KV_F16, "2", "80", 10, "q4_k_m"},
+        {"tiny-deepseek", EXECUTOR_GRAPH, KV_Q8_0, "3", "90", 10, "q8_0"}};
+    live_all(all, sizeof all / sizeof *all, 71);
+}
+
 /* As on a real device: blocks of 512 threads, fourteen warps of them the crew, and all the shared memory that
  * there is, so that the ring has the depth, and products the panels, that they have there. */
 Test(cuda_twin, blocks_of_the_real_size, .timeout = 1200)
 {
-    static const struct circumstances sm_90 = {QWEN3, EXECUTOR_PERSISTENT, KV_F16, "3", "90", 12},
-                                      bf16 = {LLAMA, EXECUTOR_PERSISTENT, KV_BF16, "2", "90", 6},
-                                      moe = {MOE3, EXECUTOR_PERSISTENT, KV_F16, "2", "90", 6},
-                                      sm_80 = {LLAMA, EXECUTOR_PERSISTENT, KV_Q8_0, "2", "80", 12};
+    static const struct circumstances
+        sm_90 = {QWEN3, EXECUTOR_PERSISTENT, KV_F16, "3", "90", 12},
+        bf16 = {LLAMA, EXECUTOR_PERSISTENT, KV_BF16, "2", "90", 6},
+        moe = {MOE3, EXECUTOR_PERSISTENT, KV_F16, "2", "90", 6},
+        latent = {"tiny-deepseek-flash", EXECUTOR_PERSISTENT, KV_F16, "2", "90", 6, "q4_k_m"},
+        sm_80 = {LLAMA, EXECUTOR_PERSISTENT, KV_Q8_0, "2", "80", 12};
     setenv("SIMT_THREADS", "1024", 1);
     setenv("SIMT_SHARED_KB", "227", 1);
     live_all(&sm_90, 1, 41);
     live_all(&bf16, 1, 43);
     live_all(&moe, 1, 44);
+    live_all(&latent, 1, 45);
     setenv("SIMT_SHARED_KB", "163", 1);
     live_all(&sm_80, 1, 42);
 }

@@ -30,7 +30,8 @@ struct walk_fill {
     uint32_t bytes;
 };
 
-/* The parts of a matrix of an op that were taken in this step: of experts, each unit's of its expert. */
+/* The parts of a matrix of an op that were taken in this step: of experts and heads, each unit's of its own.
+ */
 struct walk_taken {
     uint8_t *supers; /* [units x n_tiles x n_supers]: where a stage begins, its length; else 0 */
     uint8_t *tiles;  /* [units x n_tiles]: how often finished */
@@ -93,7 +94,7 @@ static bool walk_stream(struct stream *s)
     struct product *p = walk_open_product(s->args, s->op, s->plan, 1, 0);
     for (uint32_t i = 0; fleet.out && i < p->n_matrices; i++)
         p->matrix[i].type = TILE_NONE; /* nothing is multiplied: walk_finish() */
-    if (s->op->opcode == PROGRAM_EXPERTS)
+    if (s->op->opcode != PROGRAM_MATMUL)
         return mixture_stream(p, s->args, fleet.program, s->op, &s->experts, &s->ring, &s->place, &s->guard);
     char *fold = simt_emu_carve(NULL, s->args->shared.fold, s->args->shared.fold_bytes);
     return product_produce(p, fold, &s->ring, &s->place, &s->guard);
@@ -124,14 +125,16 @@ static bool walk_phase(struct walk *w, uint32_t phase)
     return true;
 }
 
-/* The unit before the crew, and its expert; 0 and 0 of a product of all rows. */
+/* The unit before the crew, and its expert or head; 0 and 0 of a product of all rows. */
 static void walk_unit(const struct walk *w, uint32_t *unit, uint32_t *expert)
 {
     *unit = *expert = 0;
-    if (w->op->opcode != PROGRAM_EXPERTS)
+    if (w->op->opcode == PROGRAM_MATMUL)
         return;
     const struct mixture *m = mixture_at(w->args, 0);
-    *unit = m->unit;
+    *unit = *expert = m->unit;
+    if (w->op->opcode == PROGRAM_HEADS)
+        return;
     *expert = m->gathers ? fleet.list->units[m->unit].expert
                          : walk_expert(w->op, m->unit / m->n_used, m->unit % m->n_used);
 }
@@ -215,13 +218,24 @@ static bool walk_product(struct walk *w)
     return walk_take_all(w, p);
 }
 
-/* A mixture's op: unit after unit. */
-static bool walk_experts(struct walk *w)
+/* Of heads the results stand one behind the other, and none keeps a value. */
+static void walk_open_heads(struct walk *w, struct product *p)
+{
+    mixture_open_heads(mixture_at(w->args, 0), p, w->args, w->op, w->n_rows);
+    if (fleet.out)
+        p->out = (uint64_t)(uintptr_t)fleet.out[w->index];
+}
+
+/* An op of several products: unit after unit. */
+static bool walk_units(struct walk *w)
 {
     struct product *p = walk_open_product(w->args, w->op, w->plan, 0, w->n_rows);
     struct mixture *m = mixture_at(w->args, 0);
     struct decoder_mixtures *x = &fleet.args.buffers.mixtures;
-    mixture_open(m, p, w->args, fleet.program, w->op, w->n_rows);
+    if (w->op->opcode == PROGRAM_HEADS)
+        walk_open_heads(w, p);
+    else
+        mixture_open(m, p, w->args, fleet.program, w->op, w->n_rows);
     if (fleet.out) /* all blocks are in this op */
         x->inner = x->parts = (uint64_t)(uintptr_t)fleet.out[w->index];
     mixture_tell(w);
@@ -265,8 +279,8 @@ static bool walk_op(struct walk *w)
     }
     if (w->op->opcode == PROGRAM_MATMUL)
         return walk_product(w);
-    if (w->op->opcode == PROGRAM_EXPERTS)
-        return walk_experts(w);
+    if (w->op->opcode == PROGRAM_EXPERTS || w->op->opcode == PROGRAM_HEADS)
+        return walk_units(w);
     for (uint32_t phase = 1; phase < DECODER_PHASES; phase++)
         if (walk_has_phase(w->op, &as, phase) && !walk_phase(w, phase))
             return false;
@@ -305,10 +319,11 @@ static void fleet_open_taken(const struct plan *plan)
         for (uint32_t j = 0; plan->ops[i].n_groups && j < fleet.program->ops[i].n_weights; j++) {
             const struct program_op *op = &fleet.program->ops[i];
             const struct decoder_matrix *m = &fleet.matrices[op->weight[j]];
-            bool experts = op->opcode == PROGRAM_EXPERTS;
-            uint32_t n_units =
-                experts ? WALK_MAX_ROWS * op->route.n_used : 1; /* as many or fewer if gathered */
-            uint32_t n_tiles = experts ? op->n[j] / TILE_ROWS : m->n_tiles;
+            bool experts = op->opcode == PROGRAM_EXPERTS, heads = op->opcode == PROGRAM_HEADS;
+            uint32_t n_units = experts ? WALK_MAX_ROWS * op->route.n_used /* as many or fewer if gathered */
+                               : heads ? op->n[1]
+                                       : 1;
+            uint32_t n_tiles = experts || heads ? op->n[j] / TILE_ROWS : m->n_tiles;
             fleet.taken[i][j] =
                 (struct walk_taken){walk_alloc((size_t)n_units * n_tiles, m->n_supers),
                                     walk_alloc((size_t)n_units, n_tiles), m->n_supers, n_tiles, 0};
@@ -430,7 +445,8 @@ static void fleet_publish(const struct walk_step *s, uint32_t number)
         bool runs = walk_runs(s, op);
         uint32_t forms = 0, rows = op->flags & PROGRAM_HEAD ? s->n_logits : s->n_rows;
         uint32_t *due = &fleet.due[i * DECODER_PHASES];
-        for (uint32_t j = 0; runs && op->opcode == PROGRAM_MATMUL && j < op->n_weights; j++)
+        bool by_rows = op->opcode == PROGRAM_MATMUL || op->opcode == PROGRAM_HEADS;
+        for (uint32_t j = 0; runs && by_rows && j < op->n_weights; j++)
             forms |= activation_form(fleet.matrices[op->weight[j]].type);
         bool wide = forms && product_is_wide(rows, op->k, forms, fleet.args.shared.work_bytes);
         due[0] += runs || i + 1 == fleet.program->n_ops;
@@ -461,7 +477,7 @@ static void fleet_check_step(const struct walk_step *s)
 {
     for (uint32_t i = 0; i < fleet.program->n_ops; i++) {
         const struct program_op *op = &fleet.program->ops[i];
-        uint32_t n_used = op->route.n_used, n_units = 1;
+        uint32_t n_used = op->route.n_used, n_units = op->opcode == PROGRAM_HEADS ? op->n[1] : 1;
         if (op->opcode == PROGRAM_EXPERTS)
             n_units = mixture_gathers(s->n_rows, n_used, op->route.n_experts) ? fleet.list->n_units
                                                                               : s->n_rows * n_used;

@@ -30,6 +30,7 @@ SIMT_INLINE void describe(SIMT_SHARED struct product *p, const struct product_lo
     p->forms = is_float ? ACTIVATION_FLOATS : ACTIVATION_INTEGERS;
     p->n_rows = p->n_columns = args->n_columns;
     p->n_matrices = 1;
+    p->head_columns = 0;
     p->epilogue = PROGRAM_STORE;
     p->n_groups = args->n_groups;
     p->group_tiles = args->group_tiles;

@@ -1,5 +1,4 @@
 /* attend_grid.c - see attend_grid.h. */
-#define HEAD_LONG_PARTS 18 /* as kernels/nodes/attention.c has it */
 #include "attend_grid.h"
 #include "attention/attend.h"
 

@@ -19,7 +19,7 @@ static void make_general(struct attend_shape *s, uint64_t n)
     s->v_normed = n % 7 == 3;
     s->cached = n % 9 == 4;
     if (n % 4 == 0 && s->before < 1000) {
-        s->head_dim = long_heads[n / 4 % 3];
+        s->head_dim = long_heads[n / 4 % 4];
         s->before = 150;
         s->n_ctx = 200;
         s->n_steps = 2;

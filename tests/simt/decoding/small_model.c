@@ -18,6 +18,7 @@ enum {
     W_DOWN,
     W_MIX, /* product of the recurrent layer; then that of b and alpha */
     W_GATES,
+    W_HEADS, /* of all heads of the compressed row */
     N_MATRICES,
     V_ATTEND = N_MATRICES, /* gains of the norms, */
     V_FFN,
@@ -51,6 +52,7 @@ static const struct delta_shape net = {.n_key_heads = 1,
                                        .n_taps = 3,
                                        .adjacent = true};
 #define CHANNELS (2 * 16 + EMBD)
+#define PART     16 /* values that a head keeps of its part, and rows of its matrix */
 
 static const struct {
     uint32_t type, n, k;
@@ -66,6 +68,7 @@ static const struct {
     [W_DOWN] = {QUANT_Q8_0, EXPERTS *EMBD, FFN},
     [W_MIX] = {QUANT_Q8_0, CHANNELS, EMBD},
     [W_GATES] = {QUANT_F16, 2 * 4, EMBD},
+    [W_HEADS] = {QUANT_Q8_0, HEADS *PART, DIM},
 };
 
 static void *take(struct small_model *m, uint32_t i, size_t size)
@@ -146,6 +149,20 @@ static void add_net(struct small_model *m)
     op->gain = V_NET;
 }
 
+/* What a compressed cache needs, of the net's channels: matrices of heads, and a row of two parts. */
+static void add_heads(struct small_model *m)
+{
+    struct program_op *op =
+        program_add_product(m->program, m->matrices, PROGRAM_QKV, PROGRAM_H, PROGRAM_STORE, W_HEADS, 1);
+    op->opcode = PROGRAM_HEADS;
+    op->n[0] = op->n[2] = PART;
+    op->n[1] = HEADS;
+    op = program_add(m->program, PROGRAM_JOIN, PROGRAM_H, PROGRAM_BRANCH);
+    op->n[0] = op->n[1] = DIM;
+    op->out_col[0] = DIM;
+    op->gain = V_KEY;
+}
+
 /* Two parts a row: a block has several, so that what its threads share is written again. */
 static void add_branch(struct small_model *m)
 {
@@ -200,6 +217,8 @@ static void add_ops(struct small_model *m)
     program_add(p, PROGRAM_EMBED, PROGRAM_NONE, PROGRAM_X)->weight[0] = W_EMBED;
     add_net(m);
     add_branch(m);
+    add_heads(m);
+    add_branch(m);
     struct program_op *qkv =
         program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_QKV, PROGRAM_STORE, W_Q, 3);
     qkv->gain = V_ATTEND;
@@ -223,7 +242,7 @@ void small_model_open(struct small_model *m)
         [PROGRAM_X] = EMBD,       [PROGRAM_QKV] = (HEADS + 2) * DIM,     [PROGRAM_ATTN] = HEADS * DIM,
         [PROGRAM_H] = USED * FFN, [PROGRAM_CHOICE] = EXPERTS + 2 * USED, [PROGRAM_BRANCH] = EMBD};
     *m = (struct small_model){.layout = {1, 1, DIM, KV_F16}};
-    struct program *p = m->program = calloc(1, sizeof *p + 16 * sizeof *p->ops);
+    struct program *p = m->program = calloc(1, sizeof *p + 20 * sizeof *p->ops);
     if (!p)
         abort();
     *p = (struct program){.magic = PROGRAM_MAGIC,

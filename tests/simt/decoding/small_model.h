@@ -1,13 +1,13 @@
 /* small_model.h - a transformer small enough for the real persistent decoder on the emulator: a recurrent
- * layer, and one with biases, QK-norm, RoPE, two query heads per kv head, a norm behind a product, a mixture
- * of experts, a tied head and weights of several types, and steps of every kind. Its results are compared
- * with those of a run whose threads take turns in order; tests/cuda shows that those results are right.
- * Thread: one per model. */
+ * layer, matrices of heads, and a layer with biases, QK-norm, RoPE, two query heads per kv head, a norm
+ * behind a product, a mixture of experts, a tied head and weights of several types, and steps of every kind.
+ * Its results are compared with those of a run whose threads take turns in order; tests/cuda shows that those
+ * results are right. Thread: one per model. */
 #pragma once
 #include "simt/resident/rig.h"
 #include "simt/resident/toy_feed.h"
 
-#define SMALL_WEIGHTS 24
+#define SMALL_WEIGHTS 25
 
 struct small_model {
     struct program *program;

@@ -160,6 +160,47 @@ static void open_mixture(struct model *m, const struct mixture_shape *s, uint32_
     add_op(m, PROGRAM_SAMPLE)->flags = PROGRAM_HEAD;
 }
 
+/* Attention over a compressed cache: matrices of heads, of GLM 4.7 Flash, DeepSeek V2 Lite and V3, and odd
+ * ones. */
+static const struct latent_shape {
+    uint32_t n_embd, n_heads, rank, key, value;
+} latents[] = {{2048, 20, 512, 192, 256},
+               {2048, 16, 512, 128, 128},
+               {7168, 128, 512, 128, 128},
+               {64, 3, 32, 32, 16},
+               {96, 1, 288, 544, 48}};
+#define N_LATENTS (sizeof latents / sizeof *latents)
+
+static void add_heads(struct model *m, uint32_t n_heads, uint32_t matrix)
+{
+    struct program_op *op = add_product(m, PROGRAM_STORE, matrix, 1);
+    op->opcode = PROGRAM_HEADS;
+    op->n[0] = m->matrices[matrix].n / n_heads;
+    op->n[1] = n_heads;
+}
+
+static void open_latent(struct model *m, const struct latent_shape *s, uint32_t type, uint64_t seed)
+{
+    *m = (struct model){.state = seed, .type = type};
+    m->program = calloc(1, sizeof *m->program + 40 * sizeof *m->program->ops);
+    cr_assert(m->program);
+    uint32_t q = add_matrix(m, s->n_heads * s->key, s->n_embd);
+    uint32_t absorb = add_matrix(m, s->n_heads * s->rank, s->key);
+    uint32_t values = add_matrix(m, s->n_heads * s->value, s->rank);
+    uint32_t o = add_matrix(m, s->n_embd, s->n_heads * s->value), head = add_matrix(m, 512, s->n_embd);
+    add_op(m, PROGRAM_EMBED)->weight[0] = head;
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        add_product(m, PROGRAM_STORE, q, 1);
+        add_heads(m, s->n_heads, absorb);
+        add_op(m, PROGRAM_JOIN);
+        add_op(m, PROGRAM_ATTEND);
+        add_heads(m, s->n_heads, values);
+        add_product(m, PROGRAM_RESIDUAL, o, 1);
+    }
+    add_product(m, PROGRAM_STORE, head, 1)->flags = PROGRAM_HEAD;
+    add_op(m, PROGRAM_SAMPLE)->flags = PROGRAM_HEAD;
+}
+
 static void open_plan(struct plan *p, const struct model *m, uint32_t n_blocks, uint32_t shared_bytes)
 {
     struct error err = {0};
@@ -385,6 +426,38 @@ Test(cuda_schedule, of_a_mixture_every_chosen_expert_is_fetched_and_finished_onc
     }
 }
 
+Test(cuda_schedule, every_heads_matrix_is_fetched_and_finished_once, .timeout = 1200)
+{
+    for (uint32_t i = 0; i < N_LATENTS; i++) {
+        struct model m;
+        open_latent(&m, &latents[i], TILE_NONE, i);
+        for (uint32_t n_blocks = 1; n_blocks <= MAX_BLOCKS; n_blocks += 1 + n_blocks / 3)
+            walk(&m, n_blocks, &devices[n_blocks % N_DEVICES], n_blocks % 2 ? SHALLOW : AS_PLANNED);
+        walk(&m, 5, &devices[i % N_DEVICES], FINISHING);
+        walk(&m, 132, &devices[2], FINISHING);
+        free(m.program);
+    }
+}
+
+/* GLM 4.7 Flash's 20 heads have 32 tiles of rank 512 each, and 16 of 256 values: a block of 132 has 4.8 of
+ * the ones and 2.4 of the others. A group more would be a product more. */
+Test(cuda_schedule, of_the_matrices_of_heads_a_block_has_one_group_if_there_are_blocks_enough)
+{
+    struct model m;
+    struct plan p;
+    open_latent(&m, &latents[0], TILE_Q8_0, 0);
+    open_plan(&p, &m, 132, devices[2].shared_bytes);
+    for (uint32_t o = 0; o < m.program->n_ops; o++) {
+        const struct program_op *op = &m.program->ops[o];
+        if (op->opcode != PROGRAM_HEADS)
+            continue;
+        cr_assert_eq(p.ops[o].group_tiles, op->n[0] == 512 ? 6 : 3);
+        cr_assert_leq(p.ops[o].n_groups * op->n[1], 132u);
+    }
+    plan_close(&p);
+    free(m.program);
+}
+
 /* A row's experts are one round of groups after the other, as those of one product would be. */
 Test(cuda_schedule, the_experts_of_a_row_load_the_blocks_alike)
 {
@@ -435,6 +508,20 @@ Test(cuda_schedule, experts_whose_rows_are_no_whole_tiles_are_refused)
     open_mixture(&m, &odd, TILE_NONE, 0);
     cr_assert_eq(plan_open(&p, m.program, m.matrices, &device, &err), -ENOTSUP);
     cr_assert(strstr(err.text, "experts of 40 rows; cuda supports multiples of 16"), "%s", err.text);
+    free(m.program);
+}
+
+Test(cuda_schedule, so_are_matrices_of_heads)
+{
+    static const struct latent_shape odd = {64, 4, 32, 32, 24};
+    const struct plan_device device = {4, 64, 227 * 1024};
+    struct model m;
+    struct plan p;
+    struct error err = {0};
+    open_latent(&m, &odd, TILE_NONE, 0);
+    cr_assert_eq(plan_open(&p, m.program, m.matrices, &device, &err), -ENOTSUP);
+    cr_assert(strstr(err.text, "matrices of heads of 24 rows; cuda supports multiples of 16"), "%s",
+              err.text);
     free(m.program);
 }
 

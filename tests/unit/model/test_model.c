@@ -361,13 +361,12 @@ static char *read_flat(const char *path)
 
 /* What README.md says of an architecture besides its name. */
 static const struct {
-    const char *name, *models; /* models that are not named after it, or "" */
-    bool no_decoder;           /* on cuda */
+    const char *name, *models; /* models that are not named after it */
 } in_readme[] = {
     {"llama", "Llama 2 and 3, Mistral, SmolLM2, TinyLlama"},
     {"qwen2", "and Qwen 2.5"},
     {"glm4moe", "GLM 4.5 to 4.7"},
-    {"deepseek2", "DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash", true},
+    {"deepseek2", "DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash"},
     {"mistral3", "Ministral 3, Devstral 2"},
     {"phi3", "and Phi-4"},
 };
@@ -398,21 +397,18 @@ static void expect_list(const char *readme, const char *before, const struct lis
     cr_expect_not_null(strstr(readme, text), "README.md does not say: %s", text);
 }
 
-Test(model, readme_names_the_architectures_and_those_that_no_decoder_of_cuda_runs)
+Test(model, readme_names_the_architectures)
 {
-    static struct list all, no_decoder;
+    static struct list all;
     size_t n_shown = sizeof in_readme / sizeof *in_readme, i = 0;
     char names[512], *next = NULL, *readme = read_flat(HEARTH_SOURCE_DIR "/README.md");
     (void)snprintf(names, sizeof names, "%s", arch_names());
     for (char *name = strtok_r(names, ", ", &next); name; name = strtok_r(NULL, ", ", &next)) {
         bool shown = i < n_shown && strcmp(name, in_readme[i].name) == 0;
         add(&all, name, shown ? in_readme[i].models : "");
-        if (shown && in_readme[i].no_decoder)
-            add(&no_decoder, name, "");
         i += shown;
     }
     cr_assert_eq(i, n_shown, "no architecture, or it stands elsewhere among them: %s", in_readme[i].name);
     expect_list(readme, "Architectures:", &all);
-    expect_list(readme, "as CUDA graphs, without the resident decoder,", &no_decoder);
     free(readme);
 }
