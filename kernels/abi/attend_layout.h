@@ -2,8 +2,8 @@
  *
  * A past of several splits leaves a partial result per (row, head, split) in the scratch:
  *
- *   tickets   u32 [max_rows][n_kv_heads]: 0 between ops; the block that draws the last ticket merges the
- *             splits and sets it to 0 again
+ *   tickets   u32 [max_rows][n_heads], one for all heads of a unit: 0 between ops; the block that draws the
+ *             last ticket merges the splits and sets it to 0 again
  *   folds     float [max_rows][n_heads][max_splits][2]: maximum, sum
  *   outs      float [max_rows][n_heads][max_splits][head_dim]
  *   handed    u64 [ATTEND_HANDED_ROWS][n_heads][ATTEND_HANDED_SPLITS][ATTEND_HANDED_STATS + head_dim]: the
@@ -66,6 +66,15 @@ static inline uint32_t attend_first_seen(uint32_t window, uint32_t p)
     return window && p >= window ? p - window + 1 : 0;
 }
 
+/* Query heads of a kv head in a unit of the general attention. Of more than 8, as a compressed cache has on
+ * its only kv head, parts of up to four have units of their own, so that more blocks share the work. */
+static inline uint32_t attend_unit_heads(uint32_t ratio)
+{
+    if (ratio <= 8)
+        return ratio;
+    return ratio % 4 == 0 ? 4 : ratio % 3 == 0 ? 3 : ratio % 2 == 0 ? 2 : 1;
+}
+
 /* Number of splits of a row at position p. */
 static inline uint32_t attend_n_splits(uint32_t p)
 {
@@ -83,31 +92,30 @@ static inline uint32_t attend_max_splits(uint32_t n_ctx)
     return most;
 }
 
-static inline uint64_t attend_folds_at(uint32_t max_rows, uint32_t n_kv_heads)
+static inline uint64_t attend_folds_at(uint32_t max_rows, uint32_t n_heads)
 {
-    return ((uint64_t)max_rows * n_kv_heads * 4 + 127) / 128 * 128;
+    return ((uint64_t)max_rows * n_heads * 4 + 127) / 128 * 128;
 }
 
-static inline uint64_t attend_outs_at(uint32_t max_rows, uint32_t n_heads, uint32_t n_kv_heads,
-                                      uint32_t max_splits)
+static inline uint64_t attend_outs_at(uint32_t max_rows, uint32_t n_heads, uint32_t max_splits)
 {
     uint64_t folds = (uint64_t)max_rows * n_heads * max_splits * 8;
-    return attend_folds_at(max_rows, n_kv_heads) + (folds + 127) / 128 * 128;
+    return attend_folds_at(max_rows, n_heads) + (folds + 127) / 128 * 128;
 }
 
-static inline uint64_t attend_handed_at(uint32_t max_rows, uint32_t n_heads, uint32_t n_kv_heads,
-                                        uint32_t head_dim, uint32_t max_splits)
+static inline uint64_t attend_handed_at(uint32_t max_rows, uint32_t n_heads, uint32_t head_dim,
+                                        uint32_t max_splits)
 {
     uint64_t outs = (uint64_t)max_rows * n_heads * max_splits * head_dim * 4;
-    return attend_outs_at(max_rows, n_heads, n_kv_heads, max_splits) + (outs + 127) / 128 * 128;
+    return attend_outs_at(max_rows, n_heads, max_splits) + (outs + 127) / 128 * 128;
 }
 
 /* Bytes of scratch. Example: 256 rows, 32 heads of 128 and 8,192 tokens need 142 MB. */
-static inline uint64_t attend_scratch_bytes(uint32_t max_rows, uint32_t n_heads, uint32_t n_kv_heads,
-                                            uint32_t head_dim, uint32_t n_ctx)
+static inline uint64_t attend_scratch_bytes(uint32_t max_rows, uint32_t n_heads, uint32_t head_dim,
+                                            uint32_t n_ctx)
 {
     uint32_t max_splits = attend_max_splits(n_ctx);
-    return attend_handed_at(max_rows, n_heads, n_kv_heads, head_dim, max_splits) +
+    return attend_handed_at(max_rows, n_heads, head_dim, max_splits) +
            (uint64_t)ATTEND_HANDED_ROWS * n_heads * ATTEND_HANDED_SPLITS * (ATTEND_HANDED_STATS + head_dim) *
                8;
 }

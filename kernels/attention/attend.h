@@ -5,18 +5,19 @@
  *
  *   attend_prefetch()       called before the QKV product's output may be read: plans the step, unless the
  *                           layer before did, and begins to copy pages that earlier steps wrote
- *   attend_append_phase()   unless lone_rows or ready: normalises and rotates heads of q and k (q in place),
+ *   attend_append_phase()   unless lone or ready: normalises and rotates heads of q and k (q in place),
  *                           appends K and V; heads are dealt over all blocks. Then a hop (all blocks arrive).
- *   attend_phase()          computes units (group of rows of one slot, split, kv head), which are dealt over
- *                           all blocks; with lone_rows the unit of the last split prepares and appends its
- *                           own row
+ *                           Lone: each row is alone in its slot, and its kv heads have one unit a split
+ *   attend_phase()          computes units (group of rows of one slot, split, heads of a kv head), which are
+ *                           dealt over all blocks; if lone, the unit of the last split prepares and appends
+ *                           its own row
  *
  * A block's work is a stream of pieces: for each unit, for each pass (as many query heads as fit), for each
  * page, the pieces of its keys, then those of its values. They are copied (cp.async) into a ring of slots,
  * ahead of their use, across pages and units.
  *
  * Splits are merged in one of two ways. Of a few lone rows the block of a row's last split waits for the
- * other splits' parts (attend_parts.h). Of others the block that draws the last ticket of a (group, kv head)
+ * other splits' parts (attend_parts.h). Of others the block that draws the last ticket of a (group, heads)
  * has finished its last split and merges its splits.
  *
  * Floor: K and V of a sequence's past once for each group of its rows: 4 bytes a value of f16 and bf16 (K and
@@ -107,30 +108,37 @@ SIMT_INLINE void attend_landed(uint32_t n)
 
 /* Finds the units of the step and of this block. A barrier must follow. False: a row is out of range. */
 SIMT_INLINE bool attend_plan(const struct attend *a, const struct attend_args *in,
-                             const SIMT_GLOBAL struct step_row *rows, uint32_t n_rows)
+                             const SIMT_GLOBAL struct step_row *rows, uint32_t n_rows, bool lone_rows)
 {
     if (simt_thread() == 0)
-        attend_room_set(a->general, a->room, in, rows, n_rows, a->lone);
+        attend_room_set(a->general, a->room, in, rows, n_rows, lone_rows);
     crew_sync(&a->crew);
     if (!attend_count_splits(a->general, &a->crew, a->guard, a->room))
         return false;
     if (simt_warp() == 0) {
-        attend_sum_splits(a->room);
+        attend_sum_splits(a->general, a->room);
         attend_find_batch(a->general, a->room, 0);
     }
     return true;
 }
 
-/* `planned`: the last call was for another layer with the same rows, `in` differs by what attend_room_layer()
- * sets, and no thread has since written to the room. */
+/* True if a kv head has several units a split: one of them would append what the others read. */
+SIMT_INLINE bool attend_is_parted(const struct attend_args *in)
+{
+    uint32_t ratio = in->n_heads / in->layout.n_kv_heads;
+    return attend_unit_heads(ratio) < ratio;
+}
+
+/* `lone_rows`: no two rows share a slot. `planned`: the last call was for another layer with the same rows,
+ * `in` differs by what attend_room_layer() sets, and no thread has since written to the room. */
 SIMT_INLINE bool attend_prefetch(struct attend *a, const struct crew *crew, const struct flow_guard *guard,
                                  const struct attend_args *in, const SIMT_GLOBAL struct step_row *rows,
-                                 uint32_t n_rows, bool lone, bool planned, const bool general)
+                                 uint32_t n_rows, bool lone_rows, bool planned, const bool general)
 {
     a->crew = *crew;
     a->guard = guard;
     a->room = simt_carve(in->work, in->work_bytes);
-    a->lone = lone;
+    a->lone = lone_rows && (!general || !attend_is_parted(in));
     a->general = general;
     bool many = n_rows > in->max_rows;
     if (many && simt_thread() == 0)
@@ -140,11 +148,11 @@ SIMT_INLINE bool attend_prefetch(struct attend *a, const struct crew *crew, cons
     if (planned && a->room->whole) {
         if (simt_thread() == 0)
             attend_room_again(general, a->room, in);
-    } else if (!attend_plan(a, in, rows, n_rows)) {
+    } else if (!attend_plan(a, in, rows, n_rows, lone_rows)) {
         return false;
     }
     crew_sync(crew);
-    return (!lone && !a->room->in.ready) || attend_fill_ring(a);
+    return (!a->lone && !a->room->in.ready) || attend_fill_ring(a);
 }
 
 SIMT_INLINE struct head_turn attend_turn(const SIMT_SHARED struct attend_room *room, uint32_t pos,
@@ -272,7 +280,7 @@ SIMT_INLINE struct attend_pass attend_pass_of(const SIMT_SHARED struct attend_ro
 SIMT_INLINE uint32_t attend_head(const SIMT_SHARED struct attend_room *room, const struct attend_pass *p,
                                  uint32_t q)
 {
-    return p->unit->kv_head * room->ratio + p->first_head + q % p->n_heads;
+    return p->unit->part * room->ratio + p->first_head + q % p->n_heads;
 }
 
 /* Stores a query in the form that scores read, from the scaled values of each lane's own elements: floats
@@ -356,13 +364,13 @@ SIMT_INLINE struct attend_scratch_at attend_scratch_of(const SIMT_SHARED struct 
                                                        uint32_t row, uint32_t head)
 {
     uint32_t max_rows = room->in.max_rows, n_heads = room->in.n_heads;
-    uint32_t n_kv_heads = room->in.layout.n_kv_heads, splits = room->max_splits;
+    uint32_t splits = room->max_splits;
     SIMT_GLOBAL char *at = DECODER_AT(char, room->in.scratch);
     size_t first = ((size_t)row * n_heads + head) * splits;
     return (struct attend_scratch_at){
-        .tickets = (SIMT_GLOBAL uint32_t *)at + (size_t)row * n_kv_heads,
-        .folds = (SIMT_GLOBAL float *)(at + attend_folds_at(max_rows, n_kv_heads)) + first * 2,
-        .outs = (SIMT_GLOBAL float *)(at + attend_outs_at(max_rows, n_heads, n_kv_heads, splits)) +
+        .tickets = (SIMT_GLOBAL uint32_t *)at + (size_t)row * n_heads,
+        .folds = (SIMT_GLOBAL float *)(at + attend_folds_at(max_rows, n_heads)) + first * 2,
+        .outs = (SIMT_GLOBAL float *)(at + attend_outs_at(max_rows, n_heads, splits)) +
                 first * room->in.layout.head_dim,
     };
 }
@@ -484,7 +492,7 @@ SIMT_INLINE void attend_merge(const struct attend *a)
         const SIMT_SHARED struct attend_unit *u = &room->units[simt_lane()];
         bool last = false;
         if (room->tickets >> simt_lane() & 1) {
-            SIMT_GLOBAL uint32_t *ticket = attend_scratch_of(room, u->row, 0).tickets + u->kv_head;
+            SIMT_GLOBAL uint32_t *ticket = attend_scratch_of(room, u->row, 0).tickets + u->part;
             last = simt_atom_acq_rel_gpu_add(ticket, 1) == u->n_splits - 1;
             if (last)
                 simt_st_relaxed_gpu(ticket, 0);
@@ -498,7 +506,7 @@ SIMT_INLINE void attend_merge(const struct attend *a)
     for (uint32_t left = room->last_arrivals; left; left &= left - 1) {
         const SIMT_SHARED struct attend_unit *u = &room->units[__builtin_ctz(left)];
         for (uint32_t q = simt_warp(); q < u->n_rows * ratio; q += a->crew.n_warps)
-            attend_merge_head(a->general, room, u->row + q / ratio, u->kv_head * ratio + q % ratio);
+            attend_merge_head(a->general, room, u->row + q / ratio, u->part * ratio + q % ratio);
     }
 }
 

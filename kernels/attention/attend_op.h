@@ -97,7 +97,7 @@ SIMT_INLINE bool attend_run(struct walk *w, const bool general)
     bool planned = w->op->flags & PROGRAM_PLANNED;
     bool go = attend_prefetch(&a, &w->crew, &w->guard, &in, rows, w->n_rows, lone, planned, general) &&
               walk_wait(w);
-    if (go && !lone) {
+    if (go && !a.lone) {
         attend_append_phase(&a);
         go = walk_meet(w, 1);
     }

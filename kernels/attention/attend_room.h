@@ -2,9 +2,10 @@
  * pages. All of it is in shared memory, so that little has to stay in registers.
  *
  * The rows of a step are cut into groups: neighbouring rows of one slot and one split size, at most
- * group_rows, cut where the row's index is a multiple of it. A unit is (group, split, kv head); unit u
- * belongs to block u % n_blocks. A block reserves its units in batches: it looks up a batch's units together
- * and draws their tickets together.
+ * group_rows, cut where the row's index is a multiple of it. A unit is (group, split, kv head), in the
+ * general attention (group, split, part of a kv head's query heads: attend_unit_heads()); unit u belongs to
+ * block u % n_blocks. A block reserves its units in batches: it looks up a batch's units together and draws
+ * their tickets together.
  *
  * GENERAL  A parameter `general`, constant wherever it is passed, chooses between two versions of the same
  * code: the plain one, for heads of up to 128 values that see their whole past, and the general one, which
@@ -29,7 +30,8 @@
 struct attend_unit {
     uint32_t row, n_rows;              /* rows of the group */
     uint32_t slot, last;               /* position of its last row */
-    uint32_t kv_head, split, n_splits; /* split: of the sequence; n_splits: units of the group and head */
+    uint32_t kv_head, split, n_splits; /* split: of the sequence; n_splits: units of the group and heads */
+    uint32_t part;                     /* of all kv heads' query heads; without parts kv_head */
     uint32_t first_page, n_pages;      /* pages of the sequence */
 };
 
@@ -55,8 +57,10 @@ struct attend_room {
     struct attend_args in;
     uint64_t rows;   /* struct step_row [n_rows] */
     uint64_t handed; /* not 0: rows of few splits hand their parts over in words there: attend_is_handed() */
-    uint32_t n_rows, lone;
-    uint32_t ratio;                /* query heads per kv head */
+    uint32_t n_rows;
+    uint32_t lone_rows;            /* no two rows share a slot */
+    uint32_t ratio;                /* query heads of a unit */
+    uint32_t parts;                /* of a kv head's query heads */
     uint32_t group_rows;           /* > 1 only if a pass takes all query heads */
     uint32_t pass_heads;           /* query heads that go through a page together */
     uint32_t n_queries;            /* queries for which there is room */
@@ -105,7 +109,7 @@ SIMT_INLINE void attend_room_share(const bool general, SIMT_SHARED struct attend
     uint32_t ratio = room->ratio, wanted = ratio, head_dim = room->in.layout.head_dim;
     uint32_t token = room->tile.row_bytes + room->tile.scale_bytes;
     uint32_t per_query = attend_query_bytes(general, head_dim, room->tile.scale_bytes != 0);
-    if (!room->lone && ratio < ATTEND_QUERIES)
+    if (!room->lone_rows && ratio < ATTEND_QUERIES)
         wanted = ATTEND_QUERIES / ratio * ratio;
     uint32_t shift = 6;
     while (1u << shift > ATTEND_MIN_PIECE && wanted * per_query + (token << shift) * 2 > bytes)
@@ -116,7 +120,7 @@ SIMT_INLINE void attend_room_share(const bool general, SIMT_SHARED struct attend
     room->n_slots = shift < 6 && slots > 2 ? 3 : 2;
     room->n_queries = queries;
     room->pass_heads = queries < ratio ? queries : ratio;
-    room->group_rows = room->lone || queries < ratio ? 1 : queries / ratio;
+    room->group_rows = room->lone_rows || queries < ratio ? 1 : queries / ratio;
     room->piece_shift = shift;
     room->piece_bytes = piece;
 }
@@ -207,13 +211,15 @@ SIMT_INLINE void attend_room_args(const bool general, SIMT_SHARED struct attend_
 /* Sets up the work area, by one thread. */
 SIMT_INLINE void attend_room_set(const bool general, SIMT_SHARED struct attend_room *room,
                                  const struct attend_args *in, const SIMT_GLOBAL struct step_row *rows,
-                                 uint32_t n_rows, bool lone)
+                                 uint32_t n_rows, bool lone_rows)
 {
     attend_room_args(general, &room->in, in);
     room->rows = (uint64_t)(uintptr_t)rows;
     room->n_rows = n_rows;
-    room->lone = lone;
-    room->ratio = in->n_heads / in->layout.n_kv_heads;
+    room->lone_rows = lone_rows;
+    uint32_t ratio = in->n_heads / in->layout.n_kv_heads;
+    room->ratio = general ? attend_unit_heads(ratio) : ratio;
+    room->parts = ratio / room->ratio;
     room->max_splits = attend_max_splits(in->slots.n_ctx);
     struct kv_tile tile = kv_tile_of(in->layout.head_dim, in->layout.type);
     room->tile.type = tile.type;
@@ -311,8 +317,14 @@ SIMT_INLINE bool attend_count_splits(const bool general, const struct crew *crew
     return !crew_any(crew, bad);
 }
 
+/* Units of a group's split. */
+SIMT_INLINE uint32_t attend_parts(const bool general, const SIMT_SHARED struct attend_room *room)
+{
+    return room->in.layout.n_kv_heads * (general ? room->parts : 1);
+}
+
 /* Turns the counts into running sums, by one warp. */
-SIMT_INLINE void attend_sum_splits(SIMT_SHARED struct attend_room *room)
+SIMT_INLINE void attend_sum_splits(const bool general, SIMT_SHARED struct attend_room *room)
 {
     SIMT_SHARED uint32_t *first = ATTEND_AT(uint32_t, room, first_split);
     uint32_t lane = simt_lane(), total = 0;
@@ -327,7 +339,7 @@ SIMT_INLINE void attend_sum_splits(SIMT_SHARED struct attend_room *room)
         total += simt_shfl_u32(sum, SIMT_LANES - 1);
     }
     if (lane == 0)
-        room->n_units = total * room->in.layout.n_kv_heads;
+        room->n_units = total * attend_parts(general, room);
     simt_syncwarp();
 }
 
@@ -347,7 +359,7 @@ SIMT_INLINE void attend_find_unit(const bool general, const SIMT_SHARED struct a
                                   SIMT_SHARED struct attend_unit *u, uint32_t index)
 {
     const SIMT_SHARED uint32_t *first = ATTEND_AT(const uint32_t, room, first_split);
-    uint32_t n_kv_heads = room->in.layout.n_kv_heads, split = index / n_kv_heads;
+    uint32_t n_parts = attend_parts(general, room), split = index / n_parts;
     uint32_t row = 0, end = room->n_rows; /* first[row] <= split < first[end] */
     while (end - row > 1) {
         uint32_t middle = (row + end) / 2;
@@ -363,7 +375,8 @@ SIMT_INLINE void attend_find_unit(const bool general, const SIMT_SHARED struct a
     u->n_rows = end - row;
     u->slot = attend_rows(room)[row].slot;
     u->last = last;
-    u->kv_head = index % n_kv_heads;
+    u->part = index % n_parts;
+    u->kv_head = general ? u->part / room->parts : u->part;
     u->split = split - first[row];
     u->n_splits = first[row + 1] - first[row];
     u->first_page = u->split * pages;
@@ -420,8 +433,7 @@ SIMT_INLINE void attend_first_places(SIMT_SHARED struct attend_room *room)
 SIMT_INLINE uint64_t attend_words_at(const SIMT_SHARED struct attend_room *room)
 {
     const SIMT_SHARED struct attend_args *in = &room->in;
-    return in->scratch + attend_handed_at(in->max_rows, in->n_heads, in->layout.n_kv_heads,
-                                          in->layout.head_dim, room->max_splits);
+    return in->scratch + attend_handed_at(in->max_rows, in->n_heads, in->layout.head_dim, room->max_splits);
 }
 
 /* Returns whether a unit's part is handed over as words, without a ticket. */
@@ -439,7 +451,7 @@ SIMT_INLINE void attend_find_batch(const bool general, SIMT_SHARED struct attend
     uint32_t index = simt_block() + (done + lane) * n_blocks;
     if (index < n_units)
         attend_find_unit(general, room, &room->units[lane], index);
-    bool handed = !general && room->lone && room->n_rows <= ATTEND_HANDED_ROWS &&
+    bool handed = !general && room->lone_rows && room->n_rows <= ATTEND_HANDED_ROWS &&
                   n_units <= ATTEND_BATCH * n_blocks; /* a block that waits has no further batch */
     bool splits = index < n_units && room->units[lane].n_splits > 1;
     uint32_t tickets = simt_ballot(splits && !(handed && room->units[lane].n_splits <= ATTEND_HANDED_SPLITS));

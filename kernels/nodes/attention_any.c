@@ -279,15 +279,14 @@ static bool any_find_page(const struct any *a, const struct node_step *step, uin
 static SIMT_GLOBAL float *any_folds(const struct any *a)
 {
     size_t first = ((size_t)a->row * a->in->n_heads + a->head) * attend_max_splits(a->in->slots.n_ctx);
-    return DECODER_AT(float, a->in->scratch + attend_folds_at(a->in->max_rows, a->in->layout.n_kv_heads)) +
-           first * 2;
+    return DECODER_AT(float, a->in->scratch + attend_folds_at(a->in->max_rows, a->in->n_heads)) + first * 2;
 }
 
 static SIMT_GLOBAL float *any_outs(const struct any *a)
 {
     uint32_t splits = attend_max_splits(a->in->slots.n_ctx);
     size_t first = ((size_t)a->row * a->in->n_heads + a->head) * splits;
-    uint64_t at = attend_outs_at(a->in->max_rows, a->in->n_heads, a->in->layout.n_kv_heads, splits);
+    uint64_t at = attend_outs_at(a->in->max_rows, a->in->n_heads, splits);
     return DECODER_AT(float, a->in->scratch + at) + first * a->in->layout.head_dim;
 }
 

@@ -314,8 +314,7 @@ static uint64_t attend_size(const struct cuda_decoder *d)
     uint64_t most = 0;
     for (uint32_t i = 0; i < c->n_kinds; i++) {
         const struct model_attention *k = &c->kinds[i];
-        uint64_t size =
-            attend_scratch_bytes(d->max_rows, k->n_heads, k->n_kv_heads, k->head_dim, d->cfg.n_ctx);
+        uint64_t size = attend_scratch_bytes(d->max_rows, k->n_heads, k->head_dim, d->cfg.n_ctx);
         most = size > most ? size : most;
     }
     return most;

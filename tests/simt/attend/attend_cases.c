@@ -99,8 +99,7 @@ static void make_args(struct attend_case *c, struct source *r)
     c->kv_bytes = n_pages * kv_page_size(&a->layout);
     a->kv = AT(room(c, c->kv_bytes, 0, "kv"));
     c->kv_begin = room(c, c->kv_bytes, 0, NULL);
-    a->scratch = AT(room(c, attend_scratch_bytes(s->max_rows, n_heads, s->n_kv_heads, s->head_dim, s->n_ctx),
-                         0, "scratch"));
+    a->scratch = AT(room(c, attend_scratch_bytes(s->max_rows, n_heads, s->head_dim, s->n_ctx), 0, "scratch"));
     a->in = AT(room(c, (size_t)s->max_rows * a->in_stride * 4, 0, "in"));
     a->out = AT(room(c, (size_t)s->max_rows * a->out_stride * 4, 0, "out"));
     if (s->temperatures)
@@ -251,10 +250,9 @@ void attend_case_close(struct attend_case *c)
 static uint64_t *handed_words(const struct attend_case *c, size_t *n)
 {
     const struct attend_args *a = &c->args.attend;
-    uint32_t n_kv = a->layout.n_kv_heads, head_dim = a->layout.head_dim;
-    uint64_t at =
-        attend_handed_at(a->max_rows, a->n_heads, n_kv, head_dim, attend_max_splits(a->slots.n_ctx));
-    *n = (attend_scratch_bytes(a->max_rows, a->n_heads, n_kv, head_dim, a->slots.n_ctx) - at) / 8;
+    uint32_t head_dim = a->layout.head_dim;
+    uint64_t at = attend_handed_at(a->max_rows, a->n_heads, head_dim, attend_max_splits(a->slots.n_ctx));
+    *n = (attend_scratch_bytes(a->max_rows, a->n_heads, head_dim, a->slots.n_ctx) - at) / 8;
     return (uint64_t *)(uintptr_t)(a->scratch + at);
 }
 
@@ -262,7 +260,7 @@ static uint64_t *handed_words(const struct attend_case *c, size_t *n)
 static void reset(struct attend_case *c)
 {
     const struct attend_args *a = &c->args.attend;
-    memset((char *)(uintptr_t)a->scratch, 0, (size_t)a->max_rows * a->layout.n_kv_heads * sizeof(uint32_t));
+    memset((char *)(uintptr_t)a->scratch, 0, (size_t)a->max_rows * a->n_heads * sizeof(uint32_t));
     size_t n_handed;
     uint64_t *handed = handed_words(c, &n_handed);
     memset(handed, 0, n_handed * sizeof *handed);
@@ -286,7 +284,7 @@ static int check(struct attend_case *c, struct simt_report *report)
     const float *results = (const float *)(uintptr_t)c->args.results;
     char text[200];
     const uint32_t *tickets = (const uint32_t *)(uintptr_t)a->scratch;
-    for (uint32_t i = 0; i < a->max_rows * a->layout.n_kv_heads; i++)
+    for (uint32_t i = 0; i < a->max_rows * a->n_heads; i++)
         if (tickets[i])
             return wrong(report, "a ticket is not 0 afterwards");
     size_t n_handed;

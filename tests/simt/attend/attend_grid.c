@@ -48,7 +48,7 @@ SIMT_INLINE bool run_layer(const struct attend_grid_args *args, uint32_t s, bool
                          general) ||
         !wait(args, &crew, &guard, GRID_QKV, hops->layers))
         return false;
-    if (!lone) {
+    if (!a.lone) {
         attend_append_phase(&a);
         signal(args, &crew, GRID_APPENDED);
         if (!wait(args, &crew, &guard, GRID_APPENDED, ++hops->appends))

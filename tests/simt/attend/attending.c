@@ -20,6 +20,11 @@ static void make_general(struct attend_shape *s, uint64_t n)
     s->cached = n % 9 == 4;
     if (n % 4 == 0 && s->before < 1000) {
         s->head_dim = long_heads[n / 4 % 4];
+        if (n / 4 % 2 == 1) { /* several units of a kv head */
+            static const uint32_t many[] = {12, 20, 9, 10, 11};
+            s->ratio = many[n / 8 % 5];
+            s->n_kv_heads = 1 + (uint32_t)(n / 8 % 2);
+        }
         s->before = 150;
         s->n_ctx = 200;
         s->n_steps = 2;
