@@ -40,8 +40,9 @@ static int run_seed(void *context, uint32_t sm, uint64_t seed, int mute, struct 
 int main(int argc, char **argv)
 {
     static const char *const elsewhere[] = {
-        "attend.h", "attend_room.h", "attend_page.h", "attend_head.h", "sample",
-        "state.h",  "units.h",       "convolve.h",    "delta_rows.h",  NULL};
+        "attend.h", "attend_room.h", "attend_page.h", "attend_head.h", "attend_parts.h",
+        "sample",   "state.h",       "units.h",       "convolve.h",    "delta_rows.h",
+        NULL};
     static const struct mutation_subject subject = {"persistent_decoder", 0};
     struct mutation_suite suite = {.subjects = &subject,
                                    .n_subjects = 1,
