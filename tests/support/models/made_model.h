@@ -10,7 +10,7 @@
 /* Writes the file with mkmodel's further flags ("--n-ctx 1024"). */
 static inline void make_model(const char *path, const char *shape, const char *quant, const char *flags)
 {
-    char self[512] = {0}, command[1024];
+    char self[512] = {0}, command[2048];
     cr_assert_gt(readlink("/proc/self/exe", self, sizeof self - 1), 0);
     *strrchr(self, '/') = 0;
     (void)snprintf(command, sizeof command, "%s/mkmodel --shape %s --quant %s --out %s %s 2>/dev/null", self,
