@@ -9,7 +9,7 @@ enum body_negative {
     NEGATIVE_AS_IT_IS, /* it is read, and refused, under its name */
     NEGATIVE_NOTHING,  /* the default */
     NEGATIVE_OFF,      /* 0 */
-    NEGATIVE_ALL,      /* of the tokens before as many as a penalty can look at */
+    NEGATIVE_ALL,      /* as many tokens as a penalty can look at */
 };
 
 struct body_member {

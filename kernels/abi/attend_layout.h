@@ -8,7 +8,7 @@
  *   outs      float [max_rows][n_heads][max_splits][head_dim]
  *   handed    u64 [ATTEND_HANDED_ROWS][n_heads][ATTEND_HANDED_SPLITS][ATTEND_HANDED_STATS + head_dim]: the
  *             same, maximum and sum first, as words that say by themselves whether they are there (attend.h);
- *             0 between ops
+ *             0 between ops; the general attention has none
  *
  * The host zeroes tickets and handed words at load, and again after a launch that ended inside a step.
  * Thread: any, host or device; pure functions. */

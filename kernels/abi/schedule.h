@@ -17,7 +17,7 @@
 #include "device_abi.h"
 
 #define SCHEDULE_MAX_SUPERS 16 /* super-block tiles per stage: one per warp of a full block */
-#define SCHEDULE_MAX_STAGES 16 /* of a ring */
+#define SCHEDULE_MAX_STAGES 16 /* the most that a ring has */
 
 struct schedule_op {
     uint32_t n_groups;    /* 0: the op is no product */

@@ -63,12 +63,12 @@ _Static_assert(SIMT_LOOK_SPINS % (2 * ATTEND_TAKEN) == 0 || 2 * ATTEND_TAKEN % S
 /* The merge of a share of a head by one warp: lane l has dimensions l and l + 32 of it, and split l's maximum
  * and sum. */
 struct attend_taking {
-    SIMT_GLOBAL uint64_t *stats, *words; /* of split 0; the words from the share's first dimension on */
+    SIMT_GLOBAL uint64_t *stats, *words; /* split 0's; and its words from the share on */
     const SIMT_SHARED float *own;        /* the share of the last split, if it stayed, or NULL */
     uint32_t n, n_far;                   /* splits; those whose parts are words */
     uint32_t stride;                     /* words of a split */
     uint32_t second; /* from a lane's first dimension to its second: 32, or 0: it has one */
-    float max, sum;  /* of this lane's split; then max is its factor */
+    float max, sum;  /* this lane's split's; later max is its factor */
     float o[2], total;
 };
 

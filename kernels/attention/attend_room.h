@@ -31,7 +31,7 @@ struct attend_unit {
     uint32_t row, n_rows;              /* rows of the group */
     uint32_t slot, last;               /* position of its last row */
     uint32_t kv_head, split, n_splits; /* split: of the sequence; n_splits: units of the group and heads */
-    uint32_t part;                     /* of all kv heads' query heads; without parts kv_head */
+    uint32_t part;                     /* counted over all kv heads; without parts kv_head */
     uint32_t first_page, n_pages;      /* pages of the sequence */
 };
 
@@ -60,7 +60,7 @@ struct attend_room {
     uint32_t n_rows;
     uint32_t lone_rows;            /* no two rows share a slot */
     uint32_t ratio;                /* query heads of a unit */
-    uint32_t parts;                /* of a kv head's query heads */
+    uint32_t parts;                /* a kv head has so many units a split */
     uint32_t group_rows;           /* > 1 only if a pass takes all query heads */
     uint32_t pass_heads;           /* query heads that go through a page together */
     uint32_t n_queries;            /* queries for which there is room */

@@ -16,10 +16,10 @@
 #define PRODUCT_MOST_STAGES 8 /* stages whose values fit one half of the fold area together */
 
 struct product_label {
-    uint32_t first_tile; /* of the run */
+    uint32_t first_tile; /* the run's */
     uint32_t first_item; /* first super-block tile, from the run's first */
     uint32_t n_items;    /* super-block tiles of the stage */
-    uint32_t n_tiles;    /* of the run */
+    uint32_t n_tiles;    /* the run's */
     uint32_t lead;       /* the compute warp that has the first super-block */
     uint32_t type;       /* enum tile_type */
     uint32_t matrix;     /* index; of a gated product 0 is gate and 1 up */

@@ -19,8 +19,8 @@ static struct decoder_run_config on_cuda(const char *path, enum executor_kind ki
         .path = path, .kind = kind, .ops = &cuda_backend, .libcuda = LIBCUDA, .kv_memory = 4 << 20};
 }
 
-/* All tests have one timeout: Criterion 2.4.1 loses the timer of a test whose deadline lies between others', and
- * the leak checker then fails the suite. */
+/* All tests have one timeout: Criterion 2.4.1 loses the timer of a test whose deadline lies between others',
+ * and the leak checker then fails the suite. */
 Test(cuda_states, a_sequence_goes_on_from_one_that_was_kept_behind_any_row, .timeout = 1200)
 {
     static const struct {

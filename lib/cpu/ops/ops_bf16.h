@@ -1,12 +1,12 @@
 /* ops_bf16.h - attention over a bf16 cache (arith.h, "ATTENTION OVER A BF16 CACHE"); part of ops_template.h.
  * An instruction set provides pairs: vectors of WIDTH 32-bit lanes of two bf16 each, the first in the low
  * half; and vec_dot2(), which adds a lane's two products as arith.h says. Where vec_dot2() consists of
- * ordinary FMAs (DOT2_FLUSHES is 0), all of this file runs with subnormal numbers flushed. Beyond the FMAs of arith.h that
- * changes no result: the sum of a score's two chains, and exp2 of it, differ only where both give exp2 an
- * argument so small that the result is 1.
- * VDPBF16PS gives the rule's bits; the rule was made for it. Two faster ways do not give theirs: a tile
- * product (AMX's TDPBF16PS) sums the even and the odd elements apart and adds both sums at the end; and of an
- * f16 cache, bf16 products would lose three bits of each element.
+ * ordinary FMAs (DOT2_FLUSHES is 0), all of this file runs with subnormal numbers flushed. Beyond the FMAs of
+ * arith.h that changes no result: the sum of a score's two chains, and exp2 of it, differ only where both
+ * give exp2 an argument so small that the result is 1. VDPBF16PS gives the rule's bits; the rule was made for
+ * it. Two faster ways do not give theirs: a tile product (AMX's TDPBF16PS) sums the even and the odd elements
+ * apart and adds both sums at the end; and of an f16 cache, bf16 products would lose three bits of each
+ * element.
  *
  * Thread: any; all functions are pure. */
 

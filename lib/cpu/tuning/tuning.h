@@ -97,7 +97,7 @@ int tuning_measure(struct tuning *t, const struct matmul_matrix *matrices, uint3
                    const struct matmul_kernels *const *others, struct tuning_work *work, uint64_t budget_ns,
                    struct error *err);
 
-/* Whether many queries of a page of a bf16 cache are folded faster by ops->fold_by_floats, at the smallest of
+/* Returns whether ops->fold_by_floats folds many queries of a page of a bf16 cache faster, at the smallest of
  * a few alternating timings on the calling thread (0.2 ms). False for other caches, and without memory. */
 bool tuning_fold_by_floats(const struct ops *ops, const struct kv_layout *kv);
 

@@ -17,7 +17,7 @@ struct attend_grid_args {
     uint64_t results;     /* float [n_steps][max_rows][out_stride] */
     uint64_t counters;    /* u32 [3][DECODER_LINE] */
     uint64_t guard;       /* enum flow_word */
-    uint64_t deadline_ns; /* of a wait; 0: none */
+    uint64_t deadline_ns; /* the longest wait; 0: no limit */
     uint32_t n_steps, n_layers;
     uint32_t general; /* 1: the general attention */
     uint32_t lost;    /* 1 + a block that leaves before it attends; 0: none */

@@ -18,7 +18,7 @@ enum {
     W_DOWN,
     W_MIX, /* product of the recurrent layer; then that of b and alpha */
     W_GATES,
-    W_HEADS, /* of all heads of the compressed row */
+    W_HEADS, /* the heads' matrices of a compressed cache */
     N_MATRICES,
     V_ATTEND = N_MATRICES, /* gains of the norms, */
     V_FFN,
