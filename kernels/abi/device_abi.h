@@ -207,6 +207,15 @@ struct decoder_mark {
 };
 _Static_assert(sizeof(struct decoder_mark) == 96, "decoder_mark");
 
+/* When the I/O warp was about to publish a step, its copy and the end of the step before being there, and
+ * when it had seen the step's end and noted its tokens, in ticks of block 0's SM; what lies outside the two
+ * crosses PCIe or runs beside other steps. */
+struct decoder_border_mark {
+    uint64_t step; /* its id */
+    uint64_t ready, ended;
+    uint64_t reserved;
+};
+
 struct decoder_args {
     uint64_t program;        /* struct program, program_ops.h */
     uint64_t plan;           /* struct schedule_op [n_ops], schedule.h */
@@ -224,7 +233,8 @@ struct decoder_args {
     uint64_t abort_word; /* u32 [DECODER_LINE]: enum flow_word; not 0: end at the next wait */
     uint64_t progress;   /* u32: ops done by block 0, for the heartbeat */
     uint64_t places;     /* u32 [n_blocks][DECODER_LINE]: where each block is */
-    uint64_t trace;      /* struct decoder_mark [n_blocks][n_ops]; 0: no times are noted */
+    uint64_t trace;      /* struct decoder_mark [n_blocks][n_ops], then struct decoder_border_mark
+                            [DECODER_RING]; 0: no times are noted */
     uint64_t staged;     /* struct decoder_step + struct step [DECODER_RING], staged_stride apart */
     uint64_t control;    /* struct decoder_control, pinned */
     uint64_t steps;      /* struct step [DECODER_RING], pinned, step_stride apart */

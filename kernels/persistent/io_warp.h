@@ -59,6 +59,20 @@ SIMT_INLINE SIMT_GLOBAL struct step *border_step(const struct border *b, uint32_
     return (SIMT_GLOBAL struct step *)((SIMT_GLOBAL char *)border_staged(b, number) + DECODER_STEP_AT);
 }
 
+/* --- times for the host --- */
+
+SIMT_INLINE SIMT_GLOBAL struct decoder_border_mark *border_mark(const struct border *b, uint32_t number)
+{
+    uint64_t n_marks = (uint64_t)simt_n_blocks() * (b->args->n_counters / DECODER_PHASES);
+    return DECODER_AT(struct decoder_border_mark, b->args->trace + n_marks * sizeof(struct decoder_mark)) +
+           border_place(b, number);
+}
+
+SIMT_INLINE bool border_notes_times(const struct border *b)
+{
+    return b->args->trace && simt_lane() == 0;
+}
+
 /* --- copying a step --- */
 
 SIMT_INLINE void border_copy_array(SIMT_GLOBAL void *to, const SIMT_GLOBAL void *from, uint32_t bytes)
@@ -177,6 +191,10 @@ SIMT_INLINE void border_publish(struct border *b)
             flow_fail(&b->guard, DECODER_RANGE, b->fault.what, b->fault.value, b->fault.limit);
         return;
     }
+    if (border_notes_times(b)) {
+        border_mark(b, b->published)->step = s->id;
+        border_mark(b, b->published)->ready = simt_clock();
+    }
     border_apply_edits(b, s);
     SIMT_SMALL_LOOP
     for (uint32_t i = 0; i < s->n_slots; i++) {
@@ -210,6 +228,8 @@ SIMT_INLINE void border_end(struct border *b)
     for (uint32_t i = 0; i < s->n_logits; i++)
         if (s->logits[i].target < 0)
             last[s->rows[s->logits[i].row].slot] = results[i].token;
+    if (border_notes_times(b))
+        border_mark(b, b->ended)->ended = simt_clock();
     simt_syncwarp();
     b->ended++;
 }

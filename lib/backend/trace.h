@@ -23,6 +23,9 @@ struct trace {
     uint64_t step; /* id of the step */
     uint32_t n_members, n_ops;
     struct trace_mark *marks; /* [n_members][n_ops]; NULL: closed */
+    /* When the border of a device was about to publish the step, and when it had seen its end; between them
+     * the words that cross PCIe play no part. Both 0: there is no border. */
+    uint64_t ready_ns, ended_ns;
 };
 
 int trace_open(struct trace *t, uint32_t n_members, uint32_t n_ops, struct error *err); /* or -ENOMEM */

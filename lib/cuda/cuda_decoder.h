@@ -164,8 +164,8 @@ int cuda_nodes_replay(struct cuda_decoder *d, struct error *err);
 /* cuda_trace.c: see backend_ops. The kernel is launched again for the next step. */
 int cuda_trace(struct cuda_decoder *d, bool on, struct error *err);
 int cuda_traced(struct cuda_decoder *d, struct trace *out, struct error *err);
-/* Converts the marks of the latest step [out->n_members][out->n_ops] to ns of one clock, and sets out->step.
- */
+/* Converts the marks of the latest step, [out->n_members][out->n_ops] and behind them those of the border
+ * [DECODER_RING], to ns of one clock, and sets out->step. */
 void cuda_trace_convert(struct trace *out, const struct decoder_mark *marks);
 
 /* cuda_account.c: call once the decoder has failed by a wait that did not end. Gives the blocks that can end

@@ -21,9 +21,15 @@ static int leave(struct cuda_decoder *d, struct error *err)
     return 0;
 }
 
+/* The marks of the blocks; those of the border lie behind them. */
+static size_t blocks_size(uint32_t n_blocks, uint32_t n_ops)
+{
+    return (size_t)n_blocks * n_ops * sizeof(struct decoder_mark);
+}
+
 static size_t marks_size(const struct cuda_decoder *d)
 {
-    return (size_t)d->n_blocks * d->program->n_ops * sizeof(struct decoder_mark);
+    return blocks_size(d->n_blocks, d->program->n_ops) + DECODER_RING * sizeof(struct decoder_border_mark);
 }
 
 int cuda_trace(struct cuda_decoder *d, bool on, struct error *err)
@@ -80,7 +86,7 @@ static struct timeline line_of(const struct decoder_mark *marks, uint32_t n_ops,
 
 static uint64_t ns_at(const struct timeline *line, uint64_t ticks)
 {
-    return (uint64_t)(line->ns + line->rate * (double)(ticks - line->origin));
+    return (uint64_t)(line->ns + line->rate * (double)(int64_t)(ticks - line->origin));
 }
 
 /* A wait that the op skipped has the times of an earlier step, or of none. */
@@ -93,8 +99,20 @@ static void convert(struct trace_mark *out, const struct decoder_mark *m, const 
             trace_wait(out, ns_at(line, m->wait[i][0]), ns_at(line, m->wait[i][1]));
 }
 
+/* The I/O warp is block 0's. */
+static void convert_border(struct trace *out, const struct decoder_border_mark *border,
+                           const struct timeline *block_0)
+{
+    for (uint32_t i = 0; i < DECODER_RING; i++)
+        if (border[i].step == out->step && border[i].ended) {
+            out->ready_ns = ns_at(block_0, border[i].ready);
+            out->ended_ns = ns_at(block_0, border[i].ended);
+        }
+}
+
 void cuda_trace_convert(struct trace *out, const struct decoder_mark *marks)
 {
+    const void *border = (const char *)marks + blocks_size(out->n_members, out->n_ops);
     for (size_t i = 0; i < (size_t)out->n_members * out->n_ops; i++)
         out->step = marks[i].step > out->step ? marks[i].step : out->step;
     double ns = 0, ticks = 0;
@@ -106,6 +124,8 @@ void cuda_trace_convert(struct trace *out, const struct decoder_mark *marks)
         for (uint32_t i = 0; i < out->n_ops; i++)
             if (is_of(&own[i], out->step))
                 convert(trace_mark(out, b, i), &own[i], &line);
+        if (b == 0)
+            convert_border(out, border, &line);
     }
 }
 

@@ -703,8 +703,9 @@ Test(cuda_bench, hops_of_the_emulator_are_followed_and_not_timed)
                      json_integer_value(json_object_get(report, "held")),
                  6);
     cr_assert(json_is_null(json_object_get(report, "empty_step_us")));
-    cr_assert_eq(json_array_size(hops), 8);
-    for (size_t i = 0; i < 8; i++)
+    cr_assert_eq(json_array_size(hops), 9);
+    cr_assert_str_eq(json_string_value(json_object_get(json_array_get(hops, 3), "part")), "PCIe");
+    for (size_t i = 0; i < 9; i++)
         cr_assert(json_is_null(json_object_get(json_object_get(json_array_get(hops, i), "us"), "median")));
     cr_assert(json_is_null(json_object_get(json_object_get(report, "sums"), "client_ms")));
     json_decref(report);

@@ -49,6 +49,8 @@ Test(cuda_trace, each_step_is_complete_and_in_order, .timeout = 1200)
         cr_assert_eq(executor_traced(r.x, &t, NULL), 0);
         trace_check(&t, r.step->id, n_blocks(), n_ops);
         waits[i] = trace_check_member(&t, 1);
+        cr_assert(t.ready_ns && t.ready_ns <= trace_mark(&t, 0, 0)->begin_ns);
+        cr_assert_geq(t.ended_ns, trace_mark(&t, 0, n_ops - 1)->end_ns);
         trace_close(&t);
     }
     cr_assert_lt(waits[1], waits[0]);

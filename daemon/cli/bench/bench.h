@@ -137,9 +137,13 @@ int bench_trace_close(struct bench_trace_file *to, struct error *err); /* a clos
  * none. */
 int bench_trace(struct offline *o, const struct config *cfg, const struct bench_test *test,
                 struct bench_trace_file *to, struct bench_trace *out, struct error *err);
-/* The same without a file: *ns between the first begin of an op and the last end in the test's last step. */
-int bench_traced_ns(struct offline *o, const struct config *cfg, const struct bench_test *test, uint64_t *ns,
-                    struct error *err);
+struct bench_traced_step {
+    uint64_t ops_ns;    /* from the first begin of an op to the last end */
+    uint64_t border_ns; /* what the border of a device takes beside that: publishing, looking for the end */
+};
+/* The same without a file, of the test's last step. */
+int bench_traced_step(struct offline *o, const struct config *cfg, const struct bench_test *test,
+                      struct bench_traced_step *out, struct error *err);
 /* Names the nearest limit and sets *fraction of it: "read", "int8", "f32" or "bf16"; NULL: no limit or no
  * work is known. */
 const char *bench_op_bound(const struct bench_op *op, const struct bench_roofline *roofline,

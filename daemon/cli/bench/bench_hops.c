@@ -257,6 +257,7 @@ static int look_at(struct rig *r, const struct config *cfg, const struct bench_t
     struct hops_device device = {0};
     int rc = out->by_device ? hops_device(cfg, test, out->emulated, &device, err) : 0;
     seen.kernel_ns = device.kernel_ns;
+    seen.border_ns = device.border_ns;
     out->empty_us = (double)device.empty_ns * 1e-3;
     return rc < 0 ? rc : hops_figures(&seen, out, err);
 }

@@ -2,8 +2,9 @@
  * interface, from a server and an engine in this process, which take the times of each token on its way.
  *
  * A token's way begins when the engine has seen the result of the step before, and ends when the client has
- * read the token's event. Its hops follow one another without a gap, so that they add up to the way. The
- * first four make the distance between two tokens; the others run beside the next step. Thread: one. */
+ * read the token's event. Its hops follow one another without a gap, so that they add up to the way. Those up
+ * to the step's end make the distance between two tokens; the others run beside the next step. Thread: one.
+ */
 #pragma once
 #include "bench.h"
 #include "engine/engine.h"
@@ -12,7 +13,8 @@
 enum bench_hop {
     HOP_ENGINE,  /* retiring the step before, the engine's rounds, building and submitting this one */
     HOP_LENT,    /* the engine's thread wakes the loop and lends it its CPU */
-    HOP_BORDER,  /* the step without its ops: on cpu its tables, on cuda its publishing and the PCIe bus */
+    HOP_BORDER,  /* on cpu the step's turn and tables, on cuda its publishing and the look for its end */
+    HOP_PCIE,    /* on cuda the rest of the step: its words and results on their way, and the host's look */
     HOP_KERNEL,  /* the ops */
     HOP_PUBLISH, /* from the result to the published token */
     HOP_WAKE,    /* until the loop's turn begins that takes it */
@@ -30,7 +32,8 @@ struct bench_hops {
     char test[48];
     char machine[320]; /* model and device, for people */
     bool emulated;     /* the device: its times are of no use, and are not shown */
-    bool by_device;    /* HOP_KERNEL is the median of traced steps, by the device's clock, for all tokens */
+    bool by_device;    /* HOP_KERNEL and HOP_BORDER are medians of traced steps, by the device's clock, for
+                          all tokens; else there is no HOP_PCIE */
     double empty_us;   /* by_device: what a step without rows takes there and back, alone; else 0 */
     int executor;      /* enum executor_kind */
     uint32_t n_streams, n_tokens; /* that the figures are of */
@@ -40,8 +43,8 @@ struct bench_hops {
     struct bench_figure gap;                /* between the client's reads of a token and of the one before */
     struct bench_figure beyond, beyond_gap; /* way and gap without HOP_KERNEL */
     /* All streams together, from each one's first event to its last: by the client's clock alone; the first
-     * four hops of the tokens in between; and by how much the other hops of the last token took longer than
-     * those of the first. The first is the sum of the others. */
+     * hops, up to the step's end, of the tokens in between; and by how much the other hops of the last token
+     * took longer than those of the first. The first is the sum of the others. */
     int64_t client_ns, cycles_ns, shift_ns;
 };
 
@@ -93,6 +96,7 @@ int hops_client_run(struct hops_client *c, struct error *err);
 struct hops_device {
     uint64_t kernel_ns; /* a step in the test's middle takes this from its first op to its last, by the
                            device's clock */
+    uint64_t border_ns; /* and beside that from when the border has the step to when it has seen its end */
     uint64_t empty_ns;  /* a step without rows takes this by the host's clock: border and PCIe, nothing beside
                            them */
 };
@@ -107,7 +111,8 @@ int hops_device(const struct config *cfg, const struct bench_test *test, bool on
 struct hops_seen {
     uint32_t n_streams, n_tokens;
     bool ahead;         /* a device that goes on with the next step by itself: HOP_ENGINE is what it waits */
-    uint64_t kernel_ns; /* of every step; 0: as engine_times.ops_ns says */
+    uint64_t kernel_ns; /* of every step; 0: as engine_times.ops_ns says, and the rest is the border's */
+    uint64_t border_ns; /* of every step, if kernel_ns is given */
     const struct engine_times *engine; /* [n_streams][n_tokens], as the others */
     const struct stream_taken *taken;
     const struct hops_read *reads;

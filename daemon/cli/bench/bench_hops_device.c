@@ -55,7 +55,7 @@ int hops_device(const struct config *cfg, const struct bench_test *test, bool on
                 struct error *err)
 {
     struct bench_test half = *test; /* its last step has as much past as the test's middle one */
-    struct looks steps = {.n = once ? 1 : LOOKS}, empty = steps;
+    struct looks steps = {.n = once ? 1 : LOOKS}, borders = steps, empty = steps;
     struct config alone = *cfg;
     struct offline o = {0};
 
@@ -65,12 +65,14 @@ int hops_device(const struct config *cfg, const struct bench_test *test, bool on
     if (rc == 0)
         rc = offline_pause(&o, &alone, run_empties, &empty, err);
     for (uint32_t i = 0; i < steps.n && rc == 0; i++) {
-        uint64_t ns = 0;
-        rc = bench_traced_ns(&o, &alone, &half, &ns, err);
-        steps.ns[i] = (double)ns;
+        struct bench_traced_step step = {0};
+        rc = bench_traced_step(&o, &alone, &half, &step, err);
+        steps.ns[i] = (double)step.ops_ns;
+        borders.ns[i] = (double)step.border_ns;
     }
     offline_close(&o);
     if (rc == 0)
-        *out = (struct hops_device){.kernel_ns = median(&steps), .empty_ns = median(&empty)};
+        *out = (struct hops_device){
+            .kernel_ns = median(&steps), .border_ns = median(&borders), .empty_ns = median(&empty)};
     return rc;
 }

@@ -48,7 +48,7 @@ static int find_handed(struct table *t, uint32_t token, uint64_t *ns, struct err
 struct moments {
     uint64_t before_ns; /* the step before was seen */
     uint64_t told_ns, back_ns, begun_ns, seen_ns, published_ns, turn_ns, taken_ns, handed_ns, read_ns;
-    uint64_t kernel_ns; /* between begun_ns and seen_ns */
+    uint64_t kernel_ns, border_ns; /* between begun_ns and seen_ns; the rest is PCIe's */
 };
 
 static int look(struct table *t, uint32_t token, struct moments *m, struct error *err)
@@ -71,6 +71,9 @@ static int look(struct table *t, uint32_t token, struct moments *m, struct error
     m->kernel_ns = s->kernel_ns ? smaller(s->kernel_ns, step) : own->ops_ns;
     if (m->kernel_ns > step)
         return error_set(err, -EIO, "--hops: the ops of token %u take longer than its step", token);
+    m->border_ns = step - m->kernel_ns;
+    if (s->kernel_ns)
+        m->border_ns = smaller(s->border_ns, m->border_ns);
     return find_handed(t, token, &m->handed_ns, err);
 }
 
@@ -99,7 +102,8 @@ static void divide(const struct moments *m, uint64_t hops[BENCH_HOPS])
 {
     hops[HOP_ENGINE] = (m->told_ns - m->before_ns) + (m->begun_ns - m->back_ns);
     hops[HOP_LENT] = m->back_ns - m->told_ns;
-    hops[HOP_BORDER] = m->seen_ns - m->begun_ns - m->kernel_ns;
+    hops[HOP_BORDER] = m->border_ns;
+    hops[HOP_PCIE] = m->seen_ns - m->begun_ns - m->kernel_ns - m->border_ns;
     hops[HOP_KERNEL] = m->kernel_ns;
     hops[HOP_PUBLISH] = m->published_ns - m->seen_ns;
     hops[HOP_WAKE] = m->turn_ns - m->published_ns;

@@ -9,6 +9,7 @@ static const struct {
     [HOP_ENGINE] = {"engine", "engine", "between two steps"},
     [HOP_LENT] = {"lent", "engine", "waking the loop, and lending it the CPU"},
     [HOP_BORDER] = {"border", "border", "the step, without its ops"},
+    [HOP_PCIE] = {"pcie", "PCIe", "the step's words and results, the host's look"},
     [HOP_KERNEL] = {"kernel", "kernel", "the ops"},
     [HOP_PUBLISH] = {"publish", "engine", "from the result to the published token"},
     [HOP_WAKE] = {"wake", "HTTP", "until the loop's turn begins"},
@@ -27,28 +28,38 @@ static void print_figure(const char *part, const char *words, const struct bench
 
 static const char *hop_words(const struct bench_hops *h, enum bench_hop i)
 {
-    return h->by_device && i == HOP_BORDER ? "and PCIe: the step, without its ops" : hops[i].words;
+    return h->by_device && i == HOP_BORDER ? "publishing the step, seeing its end" : hops[i].words;
+}
+
+/* A cpu has no bus to cross. */
+static bool has_hop(const struct bench_hops *h, enum bench_hop i)
+{
+    return h->by_device || i != HOP_PCIE;
 }
 
 static void print_times(const struct bench_hops *h, FILE *f)
 {
+    const char *first = has_hop(h, HOP_PCIE) ? "five" : "four";
     fprintf(f, "%-50s %10s %10s %10s %10s   share\n", "hop", "median us", "p90", "p99", "mean");
     for (uint32_t i = 0; i < BENCH_HOPS; i++)
-        print_figure(hops[i].part, hop_words(h, i), &h->hops[i], h->way.mean, f);
+        if (has_hop(h, i))
+            print_figure(hops[i].part, hop_words(h, i), &h->hops[i], h->way.mean, f);
     print_figure("", "a token's way: all of these", &h->way, h->way.mean, f);
     print_figure("", "  beyond the kernel", &h->beyond, h->way.mean, f);
     print_figure("", "the gap between two tokens at the client", &h->gap, 0, f);
     print_figure("", "  beyond the kernel", &h->beyond_gap, 0, f);
     fprintf(f,
-            "\nThe way begins where the step before was seen to end. Its first four hops follow one another "
+            "\nThe way begins where the step before was seen to end. Its first %s hops follow one another "
             "from\ntoken to token; the others run beside the next step. From the first to the last event of "
-            "each stream\nthe client counted %.3f ms: %.3f ms of the first four hops, and %+.3f ms of the "
+            "each stream\nthe client counted %.3f ms: %.3f ms of the first %s hops, and %+.3f ms of the "
             "last token's others\nbeyond the first token's.\n",
-            (double)h->client_ns * 1e-6, (double)h->cycles_ns * 1e-6, (double)h->shift_ns * 1e-6);
+            first, (double)h->client_ns * 1e-6, (double)h->cycles_ns * 1e-6, first,
+            (double)h->shift_ns * 1e-6);
     if (h->by_device)
         fprintf(f,
-                "The kernel's time is the median of traced steps, by the device's clock. A step without rows "
-                "takes\n%.1f us there and back: border and PCIe, with no other step beside them.\n",
+                "The times of kernel and border are medians of traced steps, by the device's clock. A step "
+                "without rows\ntakes %.1f us there and back: border and PCIe, with no other step beside "
+                "them.\n",
                 h->empty_us);
 }
 
@@ -85,11 +96,11 @@ static json_t *hops_json(const struct bench_hops *h)
     json_t *list = json_array();
 
     for (uint32_t i = 0; i < BENCH_HOPS; i++)
-        json_array_append_new(list,
-                              json_pack("{s:s, s:s, s:s, s:o, s:o}", "hop", hops[i].key, "part",
-                                        h->by_device && i == HOP_BORDER ? "border and PCIe" : hops[i].part,
-                                        "what", hop_words(h, i), "us", figure_json(h, &h->hops[i]), "share",
-                                        us(h, h->hops[i].mean / h->way.mean)));
+        if (has_hop(h, i))
+            json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:o, s:o}", "hop", hops[i].key, "part",
+                                                  hops[i].part, "what", hop_words(h, i), "us",
+                                                  figure_json(h, &h->hops[i]), "share",
+                                                  us(h, h->hops[i].mean / h->way.mean)));
     return list;
 }
 

@@ -190,6 +190,31 @@ static uint64_t earliest(const struct trace *t)
     return ns;
 }
 
+static uint64_t latest(const struct trace *t)
+{
+    uint64_t ns = 0;
+
+    for (size_t i = 0; i < (size_t)t->n_members * t->n_ops; i++)
+        ns = t->marks[i].end_ns > ns ? t->marks[i].end_ns : ns;
+    return ns;
+}
+
+/* What the border does before the first op and behind the last one. */
+static void put_border(struct bench_trace_file *to, const struct trace *t, uint64_t origin_ns)
+{
+    struct slice s = {.name = "publish", .kind = "work", .member = t->n_members, .origin_ns = origin_ns};
+
+    put_name(to, "thread_name", t->n_members, "border");
+    s.begin_ns = t->ready_ns;
+    s.end_ns = earliest(t) > t->ready_ns ? earliest(t) : t->ready_ns; /* clocks are aligned, not equal */
+    put_slice(to, &s);
+    s.name = "end";
+    s.op = t->n_ops - 1;
+    s.end_ns = t->ended_ns;
+    s.begin_ns = latest(t) < t->ended_ns ? latest(t) : t->ended_ns;
+    put_slice(to, &s);
+}
+
 static void put_trace(struct bench_trace_file *to, const struct executor *x, const struct trace *t,
                       const char *test)
 {
@@ -202,7 +227,9 @@ static void put_trace(struct bench_trace_file *to, const struct executor *x, con
         snprintf(name, sizeof name, "%s %u", cpu ? "thread" : "block", m);
         put_name(to, "thread_name", m, name);
     }
-    struct slice s = {.name = name, .origin_ns = earliest(t)};
+    struct slice s = {.name = name, .origin_ns = t->ready_ns ? t->ready_ns : earliest(t)};
+    if (t->ready_ns)
+        put_border(to, t, s.origin_ns);
     for (s.op = 0; s.op < t->n_ops; s.op++) {
         bench_op_name(x, s.op, name);
         for (s.member = 0; s.member < t->n_members; s.member++)
@@ -241,12 +268,11 @@ static int take(void *context, struct executor *x, struct error *err)
     return executor_traced(x, context, err);
 }
 
-int bench_traced_ns(struct offline *o, const struct config *cfg, const struct bench_test *test, uint64_t *ns,
-                    struct error *err)
+int bench_traced_step(struct offline *o, const struct config *cfg, const struct bench_test *test,
+                      struct bench_traced_step *out, struct error *err)
 {
     struct trace t = {0};
     struct bench_row row;
-    uint64_t last = 0;
     int rc = offline_pause(o, cfg, start, NULL, err);
 
     if (rc == 0)
@@ -255,9 +281,9 @@ int bench_traced_ns(struct offline *o, const struct config *cfg, const struct be
         rc = offline_pause(o, cfg, take, &t, err);
     if (rc < 0)
         return rc;
-    for (size_t i = 0; i < (size_t)t.n_members * t.n_ops; i++)
-        last = t.marks[i].end_ns > last ? t.marks[i].end_ns : last;
-    *ns = last > earliest(&t) ? last - earliest(&t) : 0;
+    uint64_t first = earliest(&t), last = latest(&t), bordered = t.ended_ns - t.ready_ns;
+    out->ops_ns = last > first ? last - first : 0;
+    out->border_ns = bordered > out->ops_ns ? bordered - out->ops_ns : 0;
     trace_close(&t);
     return 0;
 }

@@ -127,7 +127,8 @@ static void open_flow(struct rig *r)
     a->progress = cleared(r, DECODER_LINE * 4, "progress");
     a->places = cleared(r, (size_t)r->config.device.n_blocks * DECODER_LINE * 4, "places");
     size_t n_marks = (size_t)r->config.device.n_blocks * r->plan.n_ops;
-    r->marks = (struct decoder_mark *)(uintptr_t)cleared(r, n_marks * sizeof *r->marks, "marks");
+    size_t border = DECODER_RING * sizeof(struct decoder_border_mark);
+    r->marks = (struct decoder_mark *)(uintptr_t)cleared(r, n_marks * sizeof *r->marks + border, "marks");
     a->staged_stride = (DECODER_STEP_AT + sizeof(struct step) + 127) / 128 * 128;
     a->staged = device(r, (size_t)DECODER_RING * a->staged_stride, "staged");
 }

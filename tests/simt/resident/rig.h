@@ -34,8 +34,9 @@ struct rig {
     struct step *steps;
     struct step_result *results; /* [DECODER_RING][STEP_MAX_LOGITS] */
     char *transfer;
-    uint32_t *masks;              /* [DECODER_MASKS][sample_mask_words()] */
-    struct decoder_mark *marks;   /* [n_blocks][n_ops]; args.trace is their address if a test sets it */
+    uint32_t *masks; /* [DECODER_MASKS][sample_mask_words()] */
+    struct decoder_mark
+        *marks; /* [n_blocks][n_ops], then the border's; args.trace is their address if a test sets it */
     struct simt_outside *outside; /* for the next launches; NULL: the seed decides everything */
     struct rig_buffer {
         void *memory;

@@ -336,6 +336,24 @@ Test(resident, a_host_that_keeps_two_steps_in_flight_gets_every_answer_in_order)
     }
 }
 
+/* The I/O warp's notes of the last two steps lie around those of its block's ops, and do not meet. */
+static void expect_border(uint32_t n_ops)
+{
+    const struct decoder_mark *own = run.rig.marks, *last = NULL;
+    const struct decoder_border_mark *border =
+        (const struct decoder_border_mark *)(const void *)(run.rig.marks + run.n_blocks * n_ops);
+    uint32_t newest = (run.rig.control->completed - 1) % DECODER_RING;
+    for (uint32_t i = 0; i < n_ops; i++)
+        last = own[i].step == own[0].step ? &own[i] : last;
+    for (uint32_t i = 0; i < DECODER_RING; i++) {
+        cr_expect_eq(border[i].step, run.rig.steps[i].id);
+        cr_expect(border[i].ready && border[i].ready < border[i].ended);
+    }
+    cr_expect_leq(border[newest].ready, own[0].begin);
+    cr_expect_geq(border[newest].ended, last->end);
+    cr_expect_leq(border[!newest].ended, border[newest].ready);
+}
+
 /* The notes of a step are read from its place in the ring only while it is there. */
 Test(resident, the_notes_of_each_op_are_of_the_last_step_that_ran_it)
 {
@@ -356,6 +374,7 @@ Test(resident, the_notes_of_each_op_are_of_the_last_step_that_ran_it)
         }
         cr_expect_eq(run.rig.marks[0].step,
                      run.rig.steps[(run.rig.control->completed - 1) % DECODER_RING].id);
+        expect_border(n_ops);
         toy_state_close(&host.state);
     }
 }

@@ -185,7 +185,7 @@ TestSuite(hops_figures, .init = set_times);
 
 Test(hops_figures, the_hops_of_a_token_add_up_to_its_way)
 {
-    static const double us[BENCH_HOPS] = {5 + 15, 10, 20, 80, 2, 8, 15, 15};
+    static const double us[BENCH_HOPS] = {5 + 15, 10, 20, 0, 80, 2, 8, 15, 15};
     double sum = 0;
     cr_assert_eq(hops_figures(&seen, &out, &err), 0, "%s", err.text);
     for (int i = 0; i < BENCH_HOPS; i++) {
@@ -269,7 +269,14 @@ Test(hops_figures, a_device_that_goes_on_by_itself_waits_for_no_engine)
         engine[i].submitted_ns -= 100000;
     cr_assert_eq(hops_figures(&seen, &out, &err), 0, "%s", err.text);
     cr_assert_eq(out.hops[HOP_ENGINE].mean + out.hops[HOP_LENT].mean, 0);
-    cr_assert(near(out.hops[HOP_KERNEL].mean, 90) && near(out.hops[HOP_BORDER].mean, 40));
+    cr_assert(near(out.hops[HOP_KERNEL].mean, 90) && out.hops[HOP_BORDER].mean == 0 &&
+              near(out.hops[HOP_PCIE].mean, 40));
+    seen.border_ns = 12000;
+    cr_assert_eq(hops_figures(&seen, &out, &err), 0, "%s", err.text);
+    cr_assert(near(out.hops[HOP_BORDER].mean, 12) && near(out.hops[HOP_PCIE].mean, 28));
+    seen.border_ns = 50000; /* a median may be longer than what this step has left */
+    cr_assert_eq(hops_figures(&seen, &out, &err), 0, "%s", err.text);
+    cr_assert(near(out.hops[HOP_BORDER].mean, 40) && out.hops[HOP_PCIE].mean == 0);
 }
 
 Test(hops_figures, times_that_cannot_be_are_refused)

@@ -33,10 +33,25 @@ static uint64_t ticks(uint32_t block, double ns)
     return block * UINT64_C(1000000007) + (uint64_t)(ns * TICKS_PER_NS);
 }
 
+#define READY_NS (START_NS - 700)
+#define ENDED_NS (START_NS + OP_NS * N_OPS + 900)
+
+/* The border's notes of the step lie in the second place, those of the step before in the first. */
+static void note_border(struct decoder_border_mark *border)
+{
+    border[0] = (struct decoder_border_mark){
+        .step = STEP - 1, .ready = ticks(0, READY_NS - 90000), .ended = ticks(0, READY_NS - 50)};
+    border[1] =
+        (struct decoder_border_mark){.step = STEP, .ready = ticks(0, READY_NS), .ended = ticks(0, ENDED_NS)};
+}
+
 static struct decoder_mark *notes(void)
 {
-    struct decoder_mark *marks = calloc((size_t)N_BLOCKS * N_OPS, sizeof *marks);
+    size_t n = (size_t)N_BLOCKS * N_OPS;
+    struct decoder_mark *marks =
+        calloc(1, n * sizeof *marks + DECODER_RING * sizeof(struct decoder_border_mark));
     cr_assert_not_null(marks);
+    note_border((struct decoder_border_mark *)(void *)(marks + n));
     for (uint32_t b = 0; b < N_BLOCKS; b++)
         for (uint32_t i = 0; i < N_OPS; i++) {
             struct decoder_mark *m = &marks[b * N_OPS + i];
@@ -63,6 +78,22 @@ Test(cuda_trace_lines, blocks_are_aligned_to_a_small_part_of_the_timers_jump)
             worst = fmax(worst, fabs(later - (end_ns(b, i) - end_ns(0, i))));
         }
     cr_assert_lt(worst, JUMP_NS / 8.0, "%.0f ns", worst);
+    trace_close(&t);
+    free(marks);
+}
+
+/* The border's times are those of its step, on the line of block 0's ops, before and behind them. */
+Test(cuda_trace_lines, the_border_is_aligned_as_its_block_is)
+{
+    struct decoder_mark *marks = notes();
+    struct trace t;
+    cr_assert_eq(trace_open(&t, N_BLOCKS, N_OPS, NULL), 0);
+    cuda_trace_convert(&t, marks);
+    const struct trace_mark *first = trace_mark(&t, 0, 0);
+    double before = (double)first->begin_ns - (double)t.ready_ns;
+    double all = (double)t.ended_ns - (double)t.ready_ns;
+    cr_assert_lt(fabs(before - (START_NS - READY_NS)), 2.0, "%.0f ns", before);
+    cr_assert_lt(fabs(all - (ENDED_NS - READY_NS)), 0.001 * all, "%.0f ns", all);
     trace_close(&t);
     free(marks);
 }
