@@ -56,8 +56,8 @@
  *   l+32, l+64 ... ascending with fmaf from 0, then the xor tree: v[l] += v[l^16], ^8, ^4, ^2, ^1.
  *
  * ATTENTION  of a row at position p: scores in base 2, s[t] = dot(q * (scale*log2 e), k[t]) over lanes,
- *   t = 0..p. The past is cut into splits of arith_split(p) tokens. Inside a split, page by page (64
- *   tokens), from m = -inf, l = 0, o = 0:
+ *   t = 0..p. The past is cut into splits of arith_split() tokens, from position 0 on. Inside a split, page
+ *   by page (64 tokens), from m = -inf, l = 0, o = 0:
  *
  *     m'   = max(m, max s[t])
  *     f    = exp2(m - m')
@@ -161,7 +161,7 @@
 #endif
 _Static_assert(__FLT_EVAL_METHOD__ == 0, "every operation rounds to the width of its type");
 
-#define ARITH_VERSION     3
+#define ARITH_VERSION     4
 #define ARITH_BLOCK       32  /* activations per scale */
 #define ARITH_SUPER       256 /* weights per super-block */
 #define ARITH_LANES       32
@@ -434,12 +434,13 @@ static inline float arith_quantise_weights(const float *w, const float *scales, 
     return by.step;
 }
 
-/* Tokens per attention split for a row at position p: 64 below 1,024; twice as many at every fourfold
- * position from there on. */
-static inline uint32_t arith_split(uint32_t p)
+/* Tokens per attention split for a row at position p that sees `window` tokens (0: all): 64 below 1,024;
+ * twice as many at every fourfold position from there on. Behind its window a row keeps the splits of the
+ * last position that saw everything, since it reads no more: few long splits would leave a device idle. */
+static inline uint32_t arith_split(uint32_t p, uint32_t window)
 {
-    uint32_t split = ARITH_PAGE;
-    for (uint32_t limit = 1024; p >= limit && limit < (1u << 30); limit *= 4)
+    uint32_t split = ARITH_PAGE, last = window && p >= window ? window - 1 : p;
+    for (uint32_t limit = 1024; last >= limit && limit < (1u << 30); limit *= 4)
         split *= 2;
     return split;
 }

@@ -1,6 +1,7 @@
 /* attend_layout.h - what host and device share about attention: its arguments and its memory.
  *
- * A past of several splits leaves a partial result per (row, head, split) in the scratch:
+ * A past of several splits leaves a partial result per (row, head, split) in the scratch; a row's splits are
+ * counted from the first one that it sees:
  *
  *   tickets   u32 [max_rows][n_heads], one for all heads of a unit: 0 between ops; the block that draws the
  *             last ticket merges the splits and sets it to 0 again
@@ -75,21 +76,29 @@ static inline uint32_t attend_unit_heads(uint32_t ratio)
     return ratio % 4 == 0 ? 4 : ratio % 3 == 0 ? 3 : ratio % 2 == 0 ? 2 : 1;
 }
 
-/* Number of splits of a row at position p. */
-static inline uint32_t attend_n_splits(uint32_t p)
+/* The first split of which a row at position p sees a token, counted from position 0, and the one behind its
+ * last. */
+static inline uint32_t attend_first_split(uint32_t window, uint32_t p)
 {
-    return p / arith_split(p) + 1;
+    return attend_first_seen(window, p) / arith_split(p, window);
 }
 
-/* The most splits of any position below n_ctx: those of the last position, or of a position just before
- * splits double. */
-static inline uint32_t attend_max_splits(uint32_t n_ctx)
+static inline uint32_t attend_end_split(uint32_t window, uint32_t p)
 {
-    uint32_t most = attend_n_splits(n_ctx - 1);
-    for (uint32_t limit = 1024; limit < n_ctx && limit < (1u << 30); limit *= 4)
-        if (attend_n_splits(limit - 1) > most)
-            most = attend_n_splits(limit - 1);
-    return most;
+    return p / arith_split(p, window) + 1;
+}
+
+/* The most splits that a row at any position below n_ctx sees: those of the last position that sees
+ * everything, or of one just before splits double. Behind it the window may begin and end inside a split,
+ * which makes one more. */
+static inline uint32_t attend_max_splits(uint32_t n_ctx, uint32_t window)
+{
+    bool moves = window && window < n_ctx;
+    uint32_t end = moves ? window : n_ctx, most = attend_end_split(0, end - 1);
+    for (uint32_t limit = 1024; limit < end && limit < (1u << 30); limit *= 4)
+        if (attend_end_split(0, limit - 1) > most)
+            most = attend_end_split(0, limit - 1);
+    return most + moves;
 }
 
 static inline uint64_t attend_folds_at(uint32_t max_rows, uint32_t n_heads)
@@ -110,11 +119,12 @@ static inline uint64_t attend_handed_at(uint32_t max_rows, uint32_t n_heads, uin
     return attend_outs_at(max_rows, n_heads, max_splits) + (outs + 127) / 128 * 128;
 }
 
-/* Bytes of scratch. Example: 256 rows, 32 heads of 128 and 8,192 tokens need 142 MB. */
+/* Bytes of scratch, `window` as in struct attend_args. Example: 256 rows, 32 heads of 128 and 8,192 tokens
+ * need 142 MB. */
 static inline uint64_t attend_scratch_bytes(uint32_t max_rows, uint32_t n_heads, uint32_t head_dim,
-                                            uint32_t n_ctx)
+                                            uint32_t n_ctx, uint32_t window)
 {
-    uint32_t max_splits = attend_max_splits(n_ctx);
+    uint32_t max_splits = attend_max_splits(n_ctx, window);
     return attend_handed_at(max_rows, n_heads, head_dim, max_splits) +
            (uint64_t)ATTEND_HANDED_ROWS * n_heads * ATTEND_HANDED_SPLITS * (ATTEND_HANDED_STATS + head_dim) *
                8;

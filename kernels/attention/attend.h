@@ -357,7 +357,7 @@ SIMT_INLINE void attend_prepare(const struct attend *a, const struct attend_pass
 
 struct attend_scratch_at {
     SIMT_GLOBAL uint32_t *tickets;
-    SIMT_GLOBAL float *folds, *outs; /* those of split 0 of a (row, head); the others follow */
+    SIMT_GLOBAL float *folds, *outs; /* those of the first split of a (row, head); the others follow */
 };
 
 SIMT_INLINE struct attend_scratch_at attend_scratch_of(const SIMT_SHARED struct attend_room *room,
@@ -397,6 +397,12 @@ SIMT_INLINE void attend_give(const struct attend *a, const struct attend_pass *p
     if (p->unit->n_splits > 1) {
         struct attend_scratch_at to = attend_scratch_of(room, row, head);
         uint32_t split = p->unit->split;
+        if (a->general) {
+            uint32_t window = room->in.window, pos = attend_rows(room)[row].pos;
+            if (split >= attend_end_split(window, pos) || split < attend_first_split(window, pos))
+                return; /* other rows of the unit see this split */
+            split -= attend_first_split(window, pos);
+        }
         to.outs[split * head_dim + d] = o[0];
         to.outs[split * head_dim + d + 1] = o[1];
         if (d == 0) {
@@ -440,10 +446,11 @@ SIMT_INLINE void attend_merge_part(const bool general, const SIMT_SHARED struct 
 {
     struct attend_scratch_at from = attend_scratch_of(room, row, head);
     uint32_t head_dim = room->in.layout.head_dim, pos = attend_rows(room)[row].pos;
-    uint32_t n = attend_n_splits(pos), first = attend_first_split(general, room, pos);
-    float max = from.folds[2 * first], sum = 0.0f;
+    uint32_t window = attend_window(general, room);
+    uint32_t n = attend_end_split(window, pos) - attend_first_split(window, pos);
+    float max = from.folds[0], sum = 0.0f;
 #pragma clang loop unroll_count(8)
-    for (uint32_t i = first + 1; i < n; i++)
+    for (uint32_t i = 1; i < n; i++)
         max = from.folds[2 * i] > max ? from.folds[2 * i] : max;
     if (general && room->in.sinks) {
         float sink = attend_sink(room, head);
@@ -452,7 +459,7 @@ SIMT_INLINE void attend_merge_part(const bool general, const SIMT_SHARED struct 
     }
     attend_f4 o = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma clang loop unroll_count(8)
-    for (uint32_t i = first; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         float e = arith_exp2(from.folds[2 * i] - max);
         attend_f4 part = *(const SIMT_GLOBAL attend_f4 *)(from.outs + i * head_dim + d);
         sum = __builtin_fmaf(e, from.folds[2 * i + 1], sum);
@@ -554,7 +561,8 @@ SIMT_INLINE bool attend_appends(const struct attend *a, uint32_t number)
     if (attend_rows(a->room)[u->row].flags & STEP_ROW_CACHED)
         return false;
     if (a->general)
-        return a->lone && !a->room->in.cached && at->pass == 0 && u->split + 1 == attend_n_splits(u->last);
+        return a->lone && !a->room->in.cached && at->pass == 0 &&
+               u->split + 1 == attend_end_split(a->room->in.window, u->last);
     return a->lone && at->pass == 0 && u->split + 1 == u->n_splits;
 }
 

@@ -220,7 +220,7 @@ SIMT_INLINE void attend_room_set(const bool general, SIMT_SHARED struct attend_r
     uint32_t ratio = in->n_heads / in->layout.n_kv_heads;
     room->ratio = general ? attend_unit_heads(ratio) : ratio;
     room->parts = ratio / room->ratio;
-    room->max_splits = attend_max_splits(in->slots.n_ctx);
+    room->max_splits = attend_max_splits(in->slots.n_ctx, general ? in->window : 0);
     struct kv_tile tile = kv_tile_of(in->layout.head_dim, in->layout.type);
     room->tile.type = tile.type;
     room->tile.unit_shift = tile.unit_shift;
@@ -265,32 +265,32 @@ SIMT_INLINE SIMT_GLOBAL char *attend_tile_at(const SIMT_SHARED struct attend_roo
     return DECODER_AT(char, room->in.kv) + kv_offset(&l, id, room->in.layer, kv_head, which);
 }
 
-/* Returns whether row r continues the group of the row before it. */
-SIMT_INLINE bool attend_goes_on(const SIMT_SHARED struct attend_room *room, uint32_t r)
+/* The plain attention has no window: what follows from one is a constant there. */
+SIMT_INLINE uint32_t attend_window(const bool general, const SIMT_SHARED struct attend_room *room)
 {
-    const SIMT_GLOBAL struct step_row *rows = attend_rows(room);
-    return r % room->group_rows && rows[r].slot == rows[r - 1].slot &&
-           arith_split(rows[r].pos) == arith_split(rows[r - 1].pos);
+    return general ? room->in.window : 0;
 }
 
-/* The first split that a row at position p sees. */
-SIMT_INLINE uint32_t attend_first_split(const bool general, const SIMT_SHARED struct attend_room *room,
-                                        uint32_t p)
+/* Returns whether row r continues the group of the row before it. */
+SIMT_INLINE bool attend_goes_on(const bool general, const SIMT_SHARED struct attend_room *room, uint32_t r)
 {
-    return general ? attend_first_seen(room->in.window, p) / arith_split(p) : 0;
+    const SIMT_GLOBAL struct step_row *rows = attend_rows(room);
+    uint32_t window = attend_window(general, room);
+    return r % room->group_rows && rows[r].slot == rows[r - 1].slot &&
+           arith_split(rows[r].pos, window) == arith_split(rows[r - 1].pos, window);
 }
 
 /* Splits of the group that begins at row r; 0 if none does. */
 SIMT_INLINE uint32_t attend_group_splits(const bool general, const SIMT_SHARED struct attend_room *room,
                                          uint32_t r)
 {
-    if (attend_goes_on(room, r))
+    if (attend_goes_on(general, room, r))
         return 0;
-    uint32_t last = r;
-    while (last + 1 < room->n_rows && attend_goes_on(room, last + 1))
+    uint32_t last = r, window = attend_window(general, room);
+    while (last + 1 < room->n_rows && attend_goes_on(general, room, last + 1))
         last++;
-    return attend_n_splits(attend_rows(room)[last].pos) -
-           attend_first_split(general, room, attend_rows(room)[r].pos);
+    return attend_end_split(window, attend_rows(room)[last].pos) -
+           attend_first_split(window, attend_rows(room)[r].pos);
 }
 
 /* Checks the rows and counts the splits of each group into first_split[r + 1]; attend_sum_splits() sums them
@@ -350,7 +350,7 @@ SIMT_INLINE void attend_find_pages(const SIMT_SHARED struct attend_room *room,
 {
     uint32_t pos = attend_rows(room)[u->row].pos;
     uint32_t seen = attend_first_seen(room->in.window, pos) / KV_PAGE_TOKENS;
-    u->split += attend_first_split(true, room, pos);
+    u->split += attend_first_split(room->in.window, pos);
     u->first_page = u->split * pages;
     u->first_page = u->first_page > seen ? u->first_page : seen;
 }
@@ -370,7 +370,8 @@ SIMT_INLINE void attend_find_unit(const bool general, const SIMT_SHARED struct a
     }
     while (end < room->n_rows && first[end + 1] == first[end]) /* rows that begin no group */
         end++;
-    uint32_t last = attend_rows(room)[end - 1].pos, pages = arith_split(last) / KV_PAGE_TOKENS;
+    uint32_t last = attend_rows(room)[end - 1].pos;
+    uint32_t pages = arith_split(last, attend_window(general, room)) / KV_PAGE_TOKENS;
     u->row = row;
     u->n_rows = end - row;
     u->slot = attend_rows(room)[row].slot;

@@ -275,23 +275,24 @@ static bool any_find_page(const struct any *a, const struct node_step *step, uin
     return true;
 }
 
-/* The place of split 0 of the row's head in the scratch; the other splits follow. */
+/* The place of the first split of the row's head in the scratch; the other splits follow. */
 static SIMT_GLOBAL float *any_folds(const struct any *a)
 {
-    size_t first = ((size_t)a->row * a->in->n_heads + a->head) * attend_max_splits(a->in->slots.n_ctx);
+    uint32_t splits = attend_max_splits(a->in->slots.n_ctx, a->in->window);
+    size_t first = ((size_t)a->row * a->in->n_heads + a->head) * splits;
     return DECODER_AT(float, a->in->scratch + attend_folds_at(a->in->max_rows, a->in->n_heads)) + first * 2;
 }
 
 static SIMT_GLOBAL float *any_outs(const struct any *a)
 {
-    uint32_t splits = attend_max_splits(a->in->slots.n_ctx);
+    uint32_t splits = attend_max_splits(a->in->slots.n_ctx, a->in->window);
     size_t first = ((size_t)a->row * a->in->n_heads + a->head) * splits;
     uint64_t at = attend_outs_at(a->in->max_rows, a->in->n_heads, splits);
     return DECODER_AT(float, a->in->scratch + at) + first * a->in->layout.head_dim;
 }
 
-/* Computes a split, and leaves it in the scratch. */
-static bool any_split(const struct any *a, const struct node_step *step, uint32_t split)
+/* Computes split `split` of the past, and leaves it in the scratch as the row's number `number`. */
+static bool any_split(const struct any *a, const struct node_step *step, uint32_t split, uint32_t number)
 {
     uint32_t n = a->in->layout.head_dim, pages = a->split / KV_PAGE_TOKENS, end = (split + 1) * pages;
     uint32_t seen = attend_first_seen(a->in->window, a->pos) / KV_PAGE_TOKENS, last = a->pos / KV_PAGE_TOKENS;
@@ -305,24 +306,24 @@ static bool any_split(const struct any *a, const struct node_step *step, uint32_
             return false;
         any_fold(a, &p, &max, &sum);
     }
-    SIMT_GLOBAL float *outs = any_outs(a) + (size_t)split * n;
+    SIMT_GLOBAL float *outs = any_outs(a) + (size_t)number * n;
     for (uint32_t d = simt_lane(); d < n; d += SIMT_LANES)
         outs[d] = a->room->out[d];
     if (simt_lane() == 0) {
-        any_folds(a)[2 * split] = max;
-        any_folds(a)[2 * split + 1] = sum;
+        any_folds(a)[2 * number] = max;
+        any_folds(a)[2 * number + 1] = sum;
     }
     return true;
 }
 
-/* Merges splits [first, n). */
-static void any_merge(const struct any *a, uint32_t first, uint32_t n)
+/* Merges the row's n splits. */
+static void any_merge(const struct any *a, uint32_t n)
 {
     uint32_t head_dim = a->in->layout.head_dim;
     const SIMT_GLOBAL float *folds = any_folds(a), *outs = any_outs(a);
-    float max = folds[2 * first], sum = 0.0f;
+    float max = folds[0], sum = 0.0f;
 #pragma clang loop unroll(disable)
-    for (uint32_t i = first + 1; i < n; i++)
+    for (uint32_t i = 1; i < n; i++)
         max = folds[2 * i] > max ? folds[2 * i] : max;
     if (a->in->sinks) {
         float sink = DECODER_AT(const float, a->in->sinks)[a->head] * ARITH_LOG2E;
@@ -330,7 +331,7 @@ static void any_merge(const struct any *a, uint32_t first, uint32_t n)
         sum = arith_exp2(sink - max);
     }
 #pragma clang loop unroll(disable)
-    for (uint32_t i = first; i < n; i++)
+    for (uint32_t i = 0; i < n; i++)
         sum = __builtin_fmaf(arith_exp2(folds[2 * i] - max), folds[2 * i + 1], sum);
     float inverse = 1.0f / sum;
     SIMT_GLOBAL float *out =
@@ -339,7 +340,7 @@ static void any_merge(const struct any *a, uint32_t first, uint32_t n)
     for (uint32_t d = simt_lane(); d < head_dim; d += SIMT_LANES) {
         float o = 0.0f;
 #pragma clang loop unroll(disable)
-        for (uint32_t i = first; i < n; i++)
+        for (uint32_t i = 0; i < n; i++)
             o = __builtin_fmaf(arith_exp2(folds[2 * i] - max), outs[(size_t)i * head_dim + d], o);
         out[d] = o * inverse;
     }
@@ -370,15 +371,16 @@ SIMT_KERNEL(attention_any, struct attention_args, NODE_ATTEND_THREADS, 1)
         struct any a = {.in = &args.attend, .room = rooms + simt_warp(), .row = d.row, .head = d.at};
         if (!any_find_row(&args, &a))
             continue;
-        a.split = arith_split(a.pos);
+        a.split = arith_split(a.pos, args.attend.window);
         any_put_query(&a);
-        uint32_t n = attend_n_splits(a.pos), first = attend_first_seen(args.attend.window, a.pos) / a.split;
+        uint32_t first = attend_first_split(args.attend.window, a.pos);
+        uint32_t n = attend_end_split(args.attend.window, a.pos) - first;
         bool good = true;
 #pragma clang loop unroll(disable)
-        for (uint32_t split = first; good && split < n; split++)
-            good = any_split(&a, &args.step, split);
+        for (uint32_t i = 0; good && i < n; i++)
+            good = any_split(&a, &args.step, first + i, i);
         simt_syncwarp(); /* lane 0 has written the folds; all lanes have read the query */
         if (good)
-            any_merge(&a, first, n);
+            any_merge(&a, n);
     }
 }

@@ -9,9 +9,22 @@
 /* Queries that share one read of a page: few enough that their folds stay in the second-level cache. */
 #define GROUP_QUERIES 32
 
-static uint32_t n_splits(uint32_t pos)
+/* Number of the split behind a row's last one. */
+static uint32_t end_split(const struct attend *a, uint32_t pos)
 {
-    return pos / arith_split(pos) + 1;
+    return pos / arith_split(pos, a->window) + 1;
+}
+
+/* The most splits that a group sees. Behind the window its rows see no more tokens than the window and their
+ * number, which may begin and end inside a split. */
+static uint32_t most_splits(const struct attend *a, uint32_t n_ctx)
+{
+    bool moves = a->window && a->window < n_ctx;
+    uint32_t end = moves ? a->window : n_ctx, most = end_split(a, end - 1);
+    for (uint32_t limit = 1024; limit < end && limit < (1u << 30); limit *= 4)
+        if (end_split(a, limit - 1) > most) /* the last position before the split size grows */
+            most = end_split(a, limit - 1);
+    return moves ? most + 1 + a->max_rows_per_group / KV_PAGE_TOKENS + 1 : most;
 }
 
 void attend_open(struct attend *a, uint32_t n_ctx)
@@ -19,10 +32,7 @@ void attend_open(struct attend *a, uint32_t n_ctx)
     ops_order_set(&a->order, a->kv.head_dim);
     a->ratio = a->n_heads / a->kv.n_kv_heads;
     a->max_rows_per_group = a->ratio < GROUP_QUERIES ? GROUP_QUERIES / a->ratio : 1;
-    a->max_splits = n_splits(n_ctx - 1);
-    for (uint32_t limit = 1024; limit < n_ctx && limit < (1u << 30); limit *= 4)
-        if (n_splits(limit - 1) > a->max_splits) /* the last position before the split size grows */
-            a->max_splits = n_splits(limit - 1);
+    a->max_splits = most_splits(a, n_ctx);
 }
 
 static size_t max_queries(const struct attend *a)
@@ -83,7 +93,7 @@ static void plan_splits(struct attend *a, uint32_t n_members)
             return;
         uint32_t pos = a->step->rows[a->groups[i].first].pos, seen = first_seen(a, pos);
         a->groups[i].first_split = n;
-        n += n_splits(pos) - seen / arith_split(pos);
+        n += end_split(a, pos) - seen / arith_split(pos, a->window);
         longest = pos - seen > longest ? pos - seen : longest;
     }
     if (n_members > 1 && a->n_groups * a->kv.n_kv_heads < WHOLE_UNITS * n_members &&
@@ -106,7 +116,8 @@ void attend_plan(struct attend *a, const struct step *step, const struct slots *
         struct attend_group *g = a->n_groups ? &a->groups[a->n_groups - 1] : NULL;
         const struct step_row *first = g ? &step->rows[g->first] : NULL;
         if (g && first->slot == row->slot && g->n < a->max_rows_per_group &&
-            arith_split(first->pos) == arith_split(row->pos))
+            row->pos - first->pos < a->max_rows_per_group &&
+            arith_split(first->pos, a->window) == arith_split(row->pos, a->window))
             g->n++;
         else
             a->groups[a->n_groups++] = (struct attend_group){.first = i, .n = 1};
@@ -174,7 +185,7 @@ static struct walk walk_of(const struct attend *a, struct attend_scratch *s, con
     uint32_t last = w.rows[g->n - 1].pos;
     w.layer = layer;
     w.kv_head = kv_head;
-    w.split = arith_split(last);
+    w.split = arith_split(last, a->window);
     w.first = first_seen(a, w.rows[0].pos) / w.split;
     w.padded = ops_padded(a->kv.head_dim);
     if (a->n_splits) {
@@ -184,8 +195,8 @@ static struct walk walk_of(const struct attend *a, struct attend_scratch *s, con
         w.outs = a->shared_outs + first * w.padded;
         return w;
     }
-    assert(n_splits(last) <= a->max_splits);
-    w.stride = n_splits(last) - w.first;
+    w.stride = end_split(a, last) - w.first;
+    assert(w.stride <= a->max_splits);
     w.folds = s->folds;
     w.outs = s->outs;
     return w;
@@ -269,7 +280,7 @@ static void merge_queries(const struct walk *w, struct rows out)
         uint32_t pos = w->rows[row].pos, first = first_seen(a, pos) / w->split;
         float sink = w->layer->sinks ? w->layer->sinks[head] * ARITH_LOG2E : -ARITH_INF;
         a->ops->merge(row_at(out, w->group->first + row) + (size_t)head * a->kv.head_dim,
-                      fold_at(w, i, first), n_splits(pos) - first, a->kv.head_dim, sink);
+                      fold_at(w, i, first), end_split(a, pos) - first, a->kv.head_dim, sink);
     }
 }
 

@@ -429,8 +429,8 @@ static void check_places(struct bench *b, uint32_t seed)
     struct kv_layout layout = {.n_layers = 1, .n_kv_heads = 1, .head_dim = 32, .type = KV_F16};
     uint32_t *tables = (uint32_t *)room(b, 4, "tables"), *bad = tables + seed % 4;
     char *pages = (char *)room(b, 4 * kv_page_size(&layout) / 4, "pages");
-    float *scratch = room(b, attend_scratch_bytes(ROWS, 2, 32, 128) / 4, "scratch");
-    memset(scratch, 0, attend_scratch_bytes(ROWS, 2, 32, 128));
+    float *scratch = room(b, attend_scratch_bytes(ROWS, 2, 32, 128, 0) / 4, "scratch");
+    memset(scratch, 0, attend_scratch_bytes(ROWS, 2, 32, 128, 0));
     memset(pages, 0, 4 * kv_page_size(&layout));
     for (uint32_t i = 0; i < 4; i++)
         tables[i] = 3 - i;

@@ -143,7 +143,7 @@ static int take_memory(struct attention *a, struct error *err)
 {
     struct gpu *g = a->g;
     size_t row = (size_t)N_HEADS * HEAD_DIM * sizeof(float);
-    size_t scratch = attend_scratch_bytes(MOST_SLOTS, N_HEADS, HEAD_DIM, a->most_tokens);
+    size_t scratch = attend_scratch_bytes(MOST_SLOTS, N_HEADS, HEAD_DIM, a->most_tokens, 0);
     size_t tables = (size_t)MOST_SLOTS * a->most_tokens / KV_PAGE_TOKENS * 4;
     a->tables = malloc(tables);
     a->step = calloc(1, sizeof *a->step);

@@ -99,7 +99,8 @@ static void make_args(struct attend_case *c, struct source *r)
     c->kv_bytes = n_pages * kv_page_size(&a->layout);
     a->kv = AT(room(c, c->kv_bytes, 0, "kv"));
     c->kv_begin = room(c, c->kv_bytes, 0, NULL);
-    a->scratch = AT(room(c, attend_scratch_bytes(s->max_rows, n_heads, s->head_dim, s->n_ctx), 0, "scratch"));
+    a->scratch = AT(
+        room(c, attend_scratch_bytes(s->max_rows, n_heads, s->head_dim, s->n_ctx, s->window), 0, "scratch"));
     a->in = AT(room(c, (size_t)s->max_rows * a->in_stride * 4, 0, "in"));
     a->out = AT(room(c, (size_t)s->max_rows * a->out_stride * 4, 0, "out"));
     if (s->temperatures)
@@ -251,8 +252,9 @@ static uint64_t *handed_words(const struct attend_case *c, size_t *n)
 {
     const struct attend_args *a = &c->args.attend;
     uint32_t head_dim = a->layout.head_dim;
-    uint64_t at = attend_handed_at(a->max_rows, a->n_heads, head_dim, attend_max_splits(a->slots.n_ctx));
-    *n = (attend_scratch_bytes(a->max_rows, a->n_heads, head_dim, a->slots.n_ctx) - at) / 8;
+    uint64_t at =
+        attend_handed_at(a->max_rows, a->n_heads, head_dim, attend_max_splits(a->slots.n_ctx, a->window));
+    *n = (attend_scratch_bytes(a->max_rows, a->n_heads, head_dim, a->slots.n_ctx, a->window) - at) / 8;
     return (uint64_t *)(uintptr_t)(a->scratch + at);
 }
 

@@ -56,7 +56,8 @@ static struct attend_shape shape_of(uint64_t n)
     s.n_ctx = 400;
     s.max_rows = 24;
     s.kept = n % 11 == 7;
-    if (n % 40 == 39) { /* where splits double */
+    bool behind = n % 120 == 39 || n % 120 == 63 || n % 120 == 78 || n % 120 == 99; /* two are nodes */
+    if (n % 40 == 39 || behind) {                                                   /* where splits double */
         s.head_dim = 32;
         s.n_kv_heads = 1;
         s.before = 1026;
@@ -65,6 +66,12 @@ static struct attend_shape shape_of(uint64_t n)
     }
     if (n % 3 == 0)
         make_general(&s, n / 3);
+    if (behind) { /* a window of several splits, behind which their size stays, and rows that see other ones
+                   */
+        s.window = n % 120 == 99 ? 120 : 740;
+        s.chunk = 20;
+        s.ratio = 2; /* several rows in a group */
+    }
     static const uint32_t others[] = {80, 16, 48, 112, 34, 100};
     if (is_of_nodes(n) && n / 5 % 2 && s.head_dim <= 128)
         s.head_dim = others[n / 10 % 6];

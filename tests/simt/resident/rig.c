@@ -98,7 +98,7 @@ static void open_buffers(struct rig *r)
                                                 .parts = device(r, m.parts, "parts")};
     b->results = device(r, sizeof(struct step_result) * STEP_MAX_LOGITS * DECODER_RING, "results");
     b->attend =
-        device(r, attend_scratch_bytes(c->max_rows, p->n_heads, c->layout.head_dim, c->n_ctx), "attend");
+        device(r, attend_scratch_bytes(c->max_rows, p->n_heads, c->layout.head_dim, c->n_ctx, 0), "attend");
     b->sample = device(r, sample_scratch_bytes(p->n_vocab, STEP_MAX_LOGITS), "sample");
 }
 

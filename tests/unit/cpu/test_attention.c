@@ -116,6 +116,16 @@ static void bench_open(struct bench *b, const struct ops *ops, uint32_t head_dim
         b->q[i] = noise();
 }
 
+/* Gives the rows a window, and just the scratch that it needs. */
+static void bench_set_window(struct bench *b, uint32_t window)
+{
+    b->a.window = window;
+    attend_open(&b->a, N_TOKENS);
+    free(b->scratch_memory);
+    b->scratch_memory = aligned(attend_scratch_size(&b->a));
+    attend_scratch_set(&b->a, &b->scratch, b->scratch_memory);
+}
+
 static void bench_close(struct bench *b)
 {
     free(b->a.pages);
@@ -262,7 +272,7 @@ static void literal_attention(const struct literal *of, uint32_t pos, float *out
 {
     uint32_t head_dim = of->head_dim;
     static struct literal parts[64];
-    uint32_t split = arith_split(pos), n = 0;
+    uint32_t split = arith_split(pos, of->window), n = 0;
     uint32_t seen = of->window && pos >= of->window ? pos - of->window + 1 : 0;
     for (uint32_t first = seen / split * split; first <= pos; first += split, n++) {
         parts[n] = *of;
@@ -442,7 +452,7 @@ static void check_kinds(const struct ops *ops, const char *isa, enum kv_type typ
         for (uint32_t what = i || n_shapes == 1 ? 15 : 1 + type % stride; what < 16; what += stride) {
             struct bench b;
             bench_open(&b, ops, shapes[i][0], shapes[i][1], type);
-            b.a.window = what & 1 ? 100 : 0;
+            bench_set_window(&b, what & 1 ? 100 : 0);
             b.a.cap = what & 2 ? 0.8f : 0;
             b.sinks = what & 4 ? sinks : NULL;
             b.a.temperatures = what & 8 ? temperatures : NULL;
@@ -501,7 +511,7 @@ static void check_splits(uint32_t window, uint32_t expected, bool dealt)
     bench_open(&b, table("auto"), 64, 2, KV_F16);
     b.positions = pos;
     b.n_rows = 1;
-    b.a.window = window;
+    bench_set_window(&b, window);
     void *shared = aligned(attend_shared_size(&b.a, 2));
     attend_shared_set(&b.a, 2, shared);
     b.step->rows[0] = (struct step_row){.pos = pos[0]};
@@ -523,10 +533,31 @@ static void check_splits(uint32_t window, uint32_t expected, bool dealt)
 
 Test(attention, a_window_deals_the_splits_that_it_sees_and_no_others)
 {
-    check_splits(0, 17, true); /* splits of 256 tokens */
-    check_splits(1000, 5, true);
-    check_splits(600, 3, true);
+    check_splits(0, 17, true);    /* splits of 256 tokens */
+    check_splits(2048, 17, true); /* of 128: the window's, which end inside one on both sides */
+    check_splits(1000, 16, true); /* of 64 */
+    check_splits(600, 10, true);
     check_splits(100, 0, false); /* a barrier would cost more */
+}
+
+/* Rows of a prompt far behind their window: groups of up to 32 rows, of which the first and the last see
+ * other splits; 1,024 and 1,025 lie where splits double. */
+Test(attention, behind_a_window_rows_keep_its_splits_in_every_bit)
+{
+    static const uint32_t windows[] = {1, 64, 65, 1000, 1024, 1025, 4096};
+    uint32_t rows[MAX_ROWS];
+    for (uint32_t i = 0; i < MAX_ROWS; i++)
+        rows[i] = N_TOKENS - 20 - MAX_ROWS + i; /* 4,160 begins a page */
+    for (uint32_t i = 0; i < sizeof windows / sizeof *windows; i += SANITIZED_STRIDE(2)) {
+        struct bench b;
+        bench_open(&b, table("auto"), 64, 1 + i % 3, (enum kv_type)(i % KV_N_TYPES));
+        bench_set_window(&b, windows[i]);
+        b.positions = rows;
+        b.n_rows = MAX_ROWS;
+        bench_run(&b);
+        check_literal(&b, "behind a window");
+        bench_close(&b);
+    }
 }
 
 static uint32_t random_bits(void)
