@@ -226,9 +226,10 @@ static void print_model(const struct inspection *in)
                c->n_recurrent, c->delta.n_value_heads, c->delta.value_dim, c->delta.n_key_heads,
                c->delta.key_dim, c->delta.n_taps);
     printf("  attention     %u heads of %u on %u key/value heads\n", c->n_heads, c->head_dim, c->n_kv_heads);
-    printf("  positions     %u, RoPE %s over %u, base %g, scale %g%s\n", c->n_ctx_train,
+    printf("  positions     %u, RoPE %s over %u, base %g, scale %g%s%s\n", c->n_ctx_train,
            c->rope == MODEL_ROPE_NEOX ? "neox" : "norm", c->kinds[0].rope.dim, c->kinds[0].rope.base,
-           c->kinds[0].rope.scale, c->kinds[0].rope.factors ? ", with factors" : "");
+           c->kinds[0].rope.scale, c->kinds[0].rope.yarn ? " (yarn)" : "",
+           c->kinds[0].rope.factors ? ", with factors" : "");
     if (c->sliding_window)
         printf("  window        %u tokens: a larger context is refused\n", c->sliding_window);
     printf("  vocabulary    %u tokens, output weight %s\n", c->n_vocab,
@@ -236,11 +237,23 @@ static void print_model(const struct inspection *in)
     printf("  program       %u ops for %u graph nodes\n", in->program->n_ops, graph_n_launches(in->graph));
 }
 
+/* Matrices that take more memory than the file, since it has a factor for each of them. */
+static uint32_t n_multiplied(const struct model *m)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < model_n_weights(m); i++)
+        n += model_weight(m, i)->multiplied;
+    return n;
+}
+
 static void print_memory(const struct inspection *in)
 {
     struct inspection_memory m = inspection_memory(in);
+    uint32_t n = n_multiplied(in->model);
     puts("\nmemory");
     printf("  weights       %10.1f MiB\n", mib(m.weights));
+    if (n)
+        printf("  factors       %10u matrices are kept as F16 or F32, times their factors (X.scale)\n", n);
     printf("  KV cache      %10.3f MiB per page of %u tokens (%s), %.1f MiB for a slot of %u tokens\n",
            mib(m.kv_per_page), KV_PAGE_TOKENS, config_kv_type_name(m.kv_type), mib(m.kv_per_slot), m.n_ctx);
     if (m.windows)

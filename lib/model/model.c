@@ -247,7 +247,8 @@ static int read_vocab(struct model *m, struct error *err)
     if (c->tied && m->arch->untied)
         return error_set(err, -EBADMSG, "%s: tensor output.weight is missing", gguf_path(m->gguf));
     model_split_fused(m);
-    return read_rope_factors(m, err);
+    int rc = model_find_factors(m, err);
+    return rc < 0 ? rc : read_rope_factors(m, err);
 }
 
 static int find_arch(struct model *m, struct error *err)
@@ -267,11 +268,13 @@ static int find_arch(struct model *m, struct error *err)
     return 0;
 }
 
-/* Checks every tensor of the architecture by building the graph once. */
+/* Checks every tensor of the architecture by building the graph once, and that it needs no others. */
 static int check_weights(const struct model *m, struct error *err)
 {
     struct graph *g = NULL;
     int rc = graph_open(&g, m, err);
+    if (rc == 0)
+        rc = model_refuse_unused(g, err);
     graph_close(g);
     return rc;
 }

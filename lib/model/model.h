@@ -50,6 +50,10 @@ struct weight {
     /* It has the matrix of each expert transposed: rows[0] are those of the tensor from which its columns
      * are made. Its type is the tensor's where that is one of floats, else F32. */
     bool transposed;
+    /* Its values are those of the file, of type `stored`, times the factors of tensor `factors`: one for all
+     * rows or one for each expert (weight_factors.c). Its type is F16, or F32 where the file has floats. */
+    bool multiplied;
+    uint32_t stored, factors;
 };
 
 /* The mixture of experts of a model's layers; n_experts 0: none. */
@@ -158,6 +162,7 @@ struct arch {
                           part */
     bool untied;       /* output.weight is required */
     bool latent;       /* attention over a compressed cache: key and value lengths are those of the cache */
+    bool expert_factors; /* ffn_down_exps.scale counts in the choice of experts, not in their product */
 };
 extern const struct arch arch_gemma2, arch_gemma3, arch_gemma4, arch_granite, arch_llama, arch_mistral3,
     arch_phi3, arch_qwen2, arch_qwen3, arch_smollm3;

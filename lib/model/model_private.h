@@ -22,6 +22,20 @@ struct model {
  * shape does not fit is left alone: its parts are missing then. */
 void model_split_fused(struct model *m);
 
+/* Marks the weights that have factors in the file (weight_factors.c); once the parts are added. -EBADMSG
+ * names a factor that is none; or the error of reading. */
+int model_find_factors(struct model *m, struct error *err);
+
+/* Bytes [at, at + n) of a weight as the file stores it, and of one that has factors. */
+int model_read_stored(const struct model *m, const struct weight *w, size_t at, void *out, size_t n,
+                      struct error *err);
+int model_read_multiplied(const struct model *m, const struct weight *w, size_t at, void *out, size_t n,
+                          struct error *err);
+
+/* Refuses a file with a tensor that belongs to the model's layers, embedding or output, and that no node of
+ * its graph reads (unused_tensors.c). -ENOTSUP names it; -ENOMEM. */
+int model_refuse_unused(const struct graph *g, struct error *err);
+
 /* Copies text of the file for people: whole characters as far as they fit; what a terminal obeys and what is
  * no UTF-8 become '?'. */
 void model_copy_text(char *out, size_t size, const char *s, size_t len);

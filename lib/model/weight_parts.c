@@ -232,16 +232,16 @@ static void transpose(void *dst, const void *src, size_t n, size_t k, size_t siz
 static int read_transposed(const struct model *m, const struct weight *w, uint32_t expert, void *out,
                            struct error *err)
 {
-    const struct weight *whole = &m->weights[w->tensor];
-    size_t rows = w->k, cols = w->n / w->n_experts, row = quant_size(whole->type, cols);
+    uint32_t type = gguf_tensor_at(m->gguf, w->tensor)->type;
+    size_t rows = w->k, cols = w->n / w->n_experts, row = quant_size(type, cols);
     size_t item = quant_size(w->type, 1);
     uint8_t *bytes = malloc(rows * row);
-    float *values = w->type == whole->type ? NULL : malloc(rows * cols * sizeof *values);
-    int rc = bytes && (values || w->type == whole->type)
+    float *values = w->type == type ? NULL : malloc(rows * cols * sizeof *values);
+    int rc = bytes && (values || w->type == type)
                  ? read_rows(m, w, row, expert * rows * row, bytes, rows * row, err)
                  : error_set(err, -ENOMEM, "%s: no memory for %s", gguf_path(m->gguf), w->name);
     if (rc == 0 && values)
-        quant_dequantise(whole->type, bytes, values, rows * cols);
+        quant_dequantise(type, bytes, values, rows * cols);
     if (rc == 0)
         transpose(out, values ? (void *)values : bytes, rows, cols, item);
     free(bytes);
@@ -266,14 +266,21 @@ static int read_experts(const struct model *m, const struct weight *w, size_t at
     return rc;
 }
 
-int model_read_weight(const struct model *m, uint32_t index, size_t at, void *out, size_t n,
+int model_read_stored(const struct model *m, const struct weight *w, size_t at, void *out, size_t n,
                       struct error *err)
 {
-    const struct weight *w = &m->weights[index];
-    assert(at <= w->size && n <= w->size - at);
     if (w->transposed)
         return read_experts(m, w, at, out, n, err);
     if (w->n_pieces)
         return read_rows(m, w, quant_size(w->type, w->n == 1 ? 1 : w->k), at, out, n, err);
     return gguf_read(m->gguf, gguf_tensor_at(m->gguf, w->tensor), at, out, n, err);
+}
+
+int model_read_weight(const struct model *m, uint32_t index, size_t at, void *out, size_t n,
+                      struct error *err)
+{
+    const struct weight *w = &m->weights[index];
+    assert(at <= w->size && n <= w->size - at);
+    return w->multiplied ? model_read_multiplied(m, w, at, out, n, err)
+                         : model_read_stored(m, w, at, out, n, err);
 }

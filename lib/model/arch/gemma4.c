@@ -126,4 +126,5 @@ const struct arch arch_gemma4 = {.name = "gemma4",
                                  .configure = configure,
                                  .gating = ROUTE_SOFTMAX,
                                  .normalise = true,
-                                 .may_have_experts = true};
+                                 .may_have_experts = true,
+                                 .expert_factors = true};

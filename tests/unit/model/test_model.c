@@ -154,6 +154,26 @@ Test(model, ignores_tensors_it_has_no_use_for)
     model_close(m);
 }
 
+Test(model, refuses_a_tensor_without_which_the_result_would_be_another_models)
+{
+    static const struct {
+        const char *tensor;
+        uint32_t cols;
+    } cases[] = {{"blk.1.attn_q.bias", 256},         {"blk.2.attn_sinks.weight", 4},
+                 {"blk.0.attn_norm.bias", 256},      {"blk.0.ffn_down.bias", 256},
+                 {"output_norm.bias", 256},          {"token_embd_norm.weight", 256},
+                 {"blk.0.post_ffw_norm.weight", 256}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refused(QWEN3, -ENOTSUP, cases[i].tensor,
+                EDITS(SET_TENSOR(cases[i].tensor, QUANT_F32, cases[i].cols, 1)));
+    struct model *m = edited(LLAMA, EDITS(SET_TENSOR("blk.1.attn_q.bias", QUANT_F32, 256, 1))); /* its own */
+    model_close(m);
+    m = edited(QWEN3, EDITS(SET_TENSOR("blk.1.attn_q.input_scale", QUANT_F32, 1, 1),
+                            SET_TENSOR("blk.3.attn_q.bias", QUANT_F32, 256, 1), /* behind the last layer */
+                            SET_TENSOR("blk.1.attn_rot_embd.inv_freq", QUANT_F32, 32, 1)));
+    model_close(m);
+}
+
 Test(model, refuses_rope_scaling_kinds_by_name_and_knows_linear)
 {
     refused(LLAMA, -ENOTSUP, "\"su\"", EDITS(SET_STR("llama.rope.scaling.type", "su")));
