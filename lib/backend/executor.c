@@ -71,9 +71,9 @@ static int check_context(const struct backend_config *cfg, const struct model *m
     uint32_t window = model_config(m)->sliding_window;
     if (window && cfg->n_ctx > window)
         return error_set(err, -ENOTSUP,
-                         "%s: attention looks back %u tokens only, which is supported up to that context; "
-                         "n_ctx is %u",
-                         gguf_path(model_gguf(m)), window, cfg->n_ctx);
+                         "%s: attention looks back %u tokens only (%s.attention.sliding_window), which is "
+                         "supported up to that context; n_ctx is %u",
+                         gguf_path(model_gguf(m)), window, model_arch(m)->name, cfg->n_ctx);
     return 0;
 }
 

@@ -91,9 +91,11 @@ static void name_quantization(struct model *m)
     if (gguf_get_u32(m->gguf, "general.file_type", &file_type, NULL) == 0)
         name = file_type_name(file_type & ~1024u); /* 1024: flag that the converter guessed it */
     uint64_t count[64] = {0}, best = 0;
-    for (uint32_t i = 0; !name && i < m->n_tensors; i++)
-        if (m->weights[i].n > 1 && m->weights[i].type < 64)
-            count[m->weights[i].type] += (uint64_t)m->weights[i].n * m->weights[i].k;
+    for (uint32_t i = 0; !name && i < m->n_tensors; i++) {
+        uint32_t type = gguf_tensor_at(m->gguf, i)->type;
+        if (m->weights[i].n > 1 && type < 64)
+            count[type] += (uint64_t)m->weights[i].n * m->weights[i].k;
+    }
     for (uint32_t type = 0; !name && type < 64; type++)
         if (count[type] > count[best])
             best = type;

@@ -146,7 +146,7 @@ static bool is_windowed(struct config_reader *r, const struct gguf_value *patter
                         uint32_t layer)
 {
     if (!pattern)
-        return period && layer % period < period - 1;
+        return layer % period < period - 1;
     if (layer < pattern->n)
         return pattern->data[layer] != 0;
     config_fail(r, -EBADMSG,
@@ -164,8 +164,10 @@ bool config_windows(struct config_reader *r, struct model_config *c, uint32_t pe
         return false;
     const struct gguf_value *pattern = gguf_find(r->g, key_of(r, "attention.sliding_window_pattern", key));
     if (pattern && (pattern->type != GGUF_ARR || pattern->item_type != GGUF_BOOL)) {
-        config_u32(r, "attention.sliding_window_pattern", &period);
+        config_need_u32(r, "attention.sliding_window_pattern", &period);
         pattern = NULL;
+    } else if (!pattern && period == 0) {
+        config_fail(r, -EBADMSG, "key %s is missing", key);
     }
     c->n_kinds = 2;
     c->kinds[1] = c->kinds[0];
@@ -207,11 +209,10 @@ static int read_rope_scaling(struct config_reader *r, struct model_config *c)
         return r->rc;
     rope->yarn = strcmp(shown, "yarn") == 0;
     if (!rope->yarn && strcmp(shown, "linear") != 0 && strcmp(shown, "longrope") != 0)
-        return config_fail(
-            r, -ENOTSUP,
-            "RoPE scaling kind \"%s\" is not supported (supported: none, linear, yarn, longrope, "
-            "and the factors of rope_freqs.weight)",
-            shown);
+        return config_fail(r, -ENOTSUP,
+                           "%s is \"%s\", which is not supported (supported: none, linear, yarn, longrope, "
+                           "and the factors of rope_freqs.weight)",
+                           key, shown);
     if (rope->yarn && rope->n_ctx_original == 0)
         return config_fail(r, -EBADMSG, "%s.rope.scaling.original_context_length is 0", r->arch);
     if (rope->yarn && rope->base <= 1)
@@ -252,6 +253,13 @@ static int read_rope(struct config_reader *r, struct model_config *c)
 
 /* Heads. */
 
+static int bad_kv_heads(struct config_reader *r, uint32_t n_heads, uint32_t n_kv_heads)
+{
+    return config_fail(r, -EBADMSG,
+                       "%s.attention.head_count_kv is %u: %u attention heads cannot share %u key/value heads",
+                       r->arch, n_kv_heads, n_heads, n_kv_heads);
+}
+
 static int read_heads(struct config_reader *r, const struct arch *arch, struct model_config *c)
 {
     config_need_u32(r, "attention.head_count", &c->n_heads);
@@ -260,23 +268,26 @@ static int read_heads(struct config_reader *r, const struct arch *arch, struct m
     if (r->rc < 0)
         return r->rc;
     if (c->n_kv_heads == 0 || c->n_heads % c->n_kv_heads)
-        return config_fail(r, -EBADMSG, "%u attention heads cannot share %u key/value heads", c->n_heads,
-                           c->n_kv_heads);
+        return bad_kv_heads(r, c->n_heads, c->n_kv_heads);
     uint32_t key_length = 0, value_length = 0;
     config_u32(r, "attention.key_length", &key_length);
     config_u32(r, "attention.value_length", &value_length);
     if (r->rc < 0)
         return r->rc;
     if (!key_length && c->n_embd % c->n_heads)
-        return config_fail(r, -EBADMSG, "embedding length %u is not a multiple of %u heads", c->n_embd,
-                           c->n_heads);
+        return config_fail(r, -EBADMSG,
+                           "%s.embedding_length is %u, expected a multiple of %u attention heads", r->arch,
+                           c->n_embd, c->n_heads);
     c->head_dim = key_length ? key_length : c->n_embd / c->n_heads;
     value_length = value_length ? value_length : c->head_dim;
     if (value_length != c->head_dim && !arch->latent)
-        return config_fail(r, -ENOTSUP, "keys of length %u beside values of length %u are not supported",
-                           c->head_dim, value_length);
+        return config_fail(
+            r, -ENOTSUP,
+            "%s.attention.value_length is %u: keys of length %u beside values of length %u are not supported",
+            r->arch, value_length, c->head_dim, value_length);
     if (c->head_dim % 2 || c->head_dim > MODEL_MAX_HEAD_DIM)
-        return config_fail(r, -ENOTSUP, "head length %u is not supported (even, up to %u)", c->head_dim,
+        return config_fail(r, -ENOTSUP, "%s.attention.%s: head length %u is not supported (even, up to %u)",
+                           r->arch, key_length ? "key_length" : "head_count", c->head_dim,
                            MODEL_MAX_HEAD_DIM);
     return 0;
 }
@@ -298,16 +309,17 @@ static int check_kinds(struct config_reader *r, struct model_config *c)
     for (uint32_t i = 0; i < c->n_kinds; i++) {
         const struct model_attention *kind = &c->kinds[i];
         if (kind->n_kv_heads == 0 || kind->n_heads % kind->n_kv_heads)
-            return config_fail(r, -EBADMSG, "%u attention heads cannot share %u key/value heads",
-                               kind->n_heads, kind->n_kv_heads);
+            return bad_kv_heads(r, kind->n_heads, kind->n_kv_heads);
     }
     c->n_kv_heads = c->kinds[0].n_kv_heads;
     uint32_t n_recurrent = 0;
     for (uint32_t i = 0; i < c->n_layers; i++)
         n_recurrent += c->layers[i].recurrent;
     if (n_recurrent == c->n_layers)
-        return config_fail(r, -ENOTSUP, "none of %u layers has attention, which is not supported",
-                           c->n_layers);
+        return config_fail(
+            r, -ENOTSUP,
+            "%s.full_attention_interval: none of %u layers has attention, which is not supported", r->arch,
+            c->n_layers);
     return r->rc;
 }
 
@@ -323,6 +335,15 @@ static void number_caches(struct model_config *c)
     }
 }
 
+/* Layers that read the cache of an earlier one. */
+static uint32_t n_shared_caches(const struct model_config *c)
+{
+    uint32_t n = c->n_layers - c->n_recurrent;
+    for (uint32_t i = 0; i < c->n_kinds; i++)
+        n -= c->kinds[i].n_caches;
+    return n;
+}
+
 /* Layers. */
 
 static int read_layers(struct config_reader *r, struct model_config *c)
@@ -330,7 +351,8 @@ static int read_layers(struct config_reader *r, struct model_config *c)
     for (uint32_t i = 0; i < c->n_layers && r->rc == 0; i++) {
         c->layers[i] = (struct model_layer){.cache = MODEL_OWN_CACHE};
         uint32_t n_kv_heads = c->n_kv_heads, *n_ff = &c->layers[i].n_ff;
-        config_u32(r, "expert_feed_forward_length", n_ff); /* of a model whose layers all have experts */
+        config_layer_u32(r, "expert_feed_forward_length", i,
+                         n_ff); /* of a model whose layers all have experts */
         config_layer_u32(r, "feed_forward_length", i, n_ff);
         config_layer_u32(r, "attention.head_count_kv", i, &n_kv_heads);
         if (r->rc == 0 && *n_ff == 0)
@@ -347,14 +369,17 @@ static int check_sizes(struct config_reader *r, const struct model_config *c)
 {
     const uint32_t limit = 1u << 22; /* keeps every product of two sizes within 64 bits, a row's within 32 */
     if (c->n_embd > limit || c->n_ff > limit || c->n_heads > limit / c->head_dim)
-        return config_fail(r, -ENOTSUP, "a row of %u, %u or %u x %u values is larger than %u", c->n_embd,
-                           c->n_ff, c->n_heads, c->head_dim, limit);
+        return config_fail(
+            r, -ENOTSUP,
+            "%s.embedding_length %u, feed_forward_length %u or attention.head_count %u x %u is "
+            "larger than %u",
+            r->arch, c->n_embd, c->n_ff, c->n_heads, c->head_dim, limit);
     return check_f32(r, "attention.layer_norm_rms_epsilon", (double)c->norm_eps);
 }
 
 /* Refuses keys that change the arithmetic of a model in ways that its architecture's file does not compute:
  * ignoring one would give wrong results. 0 and what is computed mean the same as no key. */
-static int refuse_unknown_arithmetic(struct config_reader *r, const struct model_config *c)
+static void refuse_factors(struct config_reader *r, const struct model_config *c)
 {
     const struct {
         const char *name;
@@ -367,19 +392,63 @@ static int refuse_unknown_arithmetic(struct config_reader *r, const struct model
         {"attention.max_alibi_bias", 0},
         {"attn_logit_softcapping", (double)c->kinds[0].cap},
         {"final_logit_softcapping", (double)c->logit_cap},
+        {"router_logit_softcapping", 0},
         {"attention.scale", (double)c->kinds[0].scale},
+        {"attention.output_scale", 1},
+        {"attention.value_scale", 1},
         {"attention.temperature_scale", (double)c->kinds[0].temperature},
+        {"rope.scaling.alpha", 0},
+        {"expert_group_scale", 0},
     };
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && r->rc == 0; i++) {
         float value = 0;
         config_f32(r, keys[i].name, &value);
-        if (r->rc < 0)
-            return r->rc;
         if (value != 0 && !(fabs((double)value - keys[i].computed) < 1e-5 * (1 + fabs(keys[i].computed))))
-            return config_fail(r, -ENOTSUP, "%s.%s = %g is not supported", r->arch, keys[i].name,
-                               (double)value);
+            config_fail(r, -ENOTSUP, "%s.%s = %g is not supported", r->arch, keys[i].name, (double)value);
     }
-    return 0;
+}
+
+static void refuse_counts(struct config_reader *r, const struct model_config *c)
+{
+    const struct {
+        const char *name;
+        uint32_t computed;
+    } keys[] = {
+        {"attention.temperature_length", c->kinds[0].temperature_step},
+        {"attention.shared_kv_layers", n_shared_caches(c)},
+        {"attention.indexer.top_k", 0},
+        {"embedding_length_per_layer_input", c->n_embd_layer},
+        {"interleave_moe_layer_step", 1},
+        {"moe_every_n_layers", 1},
+        {"experts_per_group", 0},
+        {"rescale_every_n_layers", 0},
+        {"token_shift_count", 0},
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && r->rc == 0; i++) {
+        uint32_t value = 0;
+        config_u32(r, keys[i].name, &value);
+        if (value != 0 && value != keys[i].computed)
+            config_fail(r, -ENOTSUP, "%s.%s = %u is not supported", r->arch, keys[i].name, value);
+    }
+}
+
+static int refuse_unknown_arithmetic(struct config_reader *r, const struct model_config *c)
+{
+    static const char *const flags[] = {"use_parallel_residual", "swin_norm"};
+    static const char *const arrays[] = {"swiglu_clamp_exp", "swiglu_clamp_shexp"};
+    char key[96];
+    refuse_factors(r, c);
+    refuse_counts(r, c);
+    for (size_t i = 0; i < sizeof flags / sizeof *flags && r->rc == 0; i++) {
+        bool set = false;
+        config_bool(r, flags[i], &set);
+        if (set)
+            config_fail(r, -ENOTSUP, "%s.%s = true is not supported", r->arch, flags[i]);
+    }
+    for (size_t i = 0; i < sizeof arrays / sizeof *arrays && r->rc == 0; i++)
+        if (gguf_find(r->g, key_of(r, arrays[i], key)))
+            config_fail(r, -ENOTSUP, "%s is not supported", key);
+    return r->rc;
 }
 
 /* Experts. */
@@ -397,11 +466,14 @@ static int check_experts(struct config_reader *r, const struct model_experts *e)
     if (e->gating != ROUTE_SOFTMAX && e->gating != ROUTE_SIGMOID)
         return bad_key(r, -ENOTSUP, "expert_gating_func", e->gating, "1 (softmax), 2 (sigmoid) or 3");
     if (e->n_groups == 0 || e->n_experts % e->n_groups)
-        return bad_key(r, -EBADMSG, "expert_group_count", e->n_groups, "a divisor of expert_count");
+        return config_fail(r, -EBADMSG, "%s.expert_group_count is %u, expected a divisor of %u experts",
+                           r->arch, e->n_groups, e->n_experts);
     if (e->n_groups_used == 0 || e->n_groups_used > e->n_groups)
-        return bad_key(r, -EBADMSG, "expert_group_used_count", e->n_groups_used, "1 to expert_group_count");
+        return config_fail(r, -EBADMSG, "%s.expert_group_used_count is %u of %u groups", r->arch,
+                           e->n_groups_used, e->n_groups);
     if (e->n_used == 0 || e->n_used > e->n_experts / e->n_groups * e->n_groups_used)
-        return bad_key(r, -EBADMSG, "expert_used_count", e->n_used, "1 to the number that can be chosen");
+        return config_fail(r, -EBADMSG, "%s.expert_used_count is %u of %u experts that can be chosen",
+                           r->arch, e->n_used, e->n_experts / e->n_groups * e->n_groups_used);
     if (e->n_used > ROUTE_MAX_USED)
         return bad_key(r, -ENOTSUP, "expert_used_count", e->n_used, "at most 32");
     if (e->n_ff == 0 || e->n_ff > (1u << 20))
@@ -414,13 +486,33 @@ static int check_experts(struct config_reader *r, const struct model_experts *e)
     return 0;
 }
 
+/* The width of the experts: a number, or an array that has it for each layer, and 0 for dense ones. */
+static void read_expert_width(struct config_reader *r, const struct model_config *c, uint32_t *out)
+{
+    char key[96];
+    const struct gguf_value *v = gguf_find(r->g, key_of(r, "expert_feed_forward_length", key));
+    if (!v || v->type != GGUF_ARR) {
+        config_u32(r, "expert_feed_forward_length", out);
+        return;
+    }
+    for (uint32_t i = 0, first = 0; i < c->n_layers && r->rc == 0; i++) {
+        uint32_t width = 0;
+        config_layer_u32(r, "expert_feed_forward_length", i, &width);
+        if (width && first && width != first)
+            config_fail(r, -ENOTSUP, "%s is %u and %u: experts of several widths are not supported", key,
+                        first, width);
+        first = width ? width : first;
+        *out = first;
+    }
+}
+
 /* A width that no key states follows from others. */
 static void read_expert_widths(struct config_reader *r, const struct arch *arch, struct model_config *c)
 {
     struct model_experts *e = &c->experts;
     uint32_t n_shared = 0;
     e->n_ff = arch->wide_experts || !e->n_used ? c->n_ff : c->n_ff / e->n_used;
-    config_u32(r, "expert_feed_forward_length", &e->n_ff);
+    read_expert_width(r, c, &e->n_ff);
     config_u32(r, "expert_shared_count", &n_shared);
     e->n_ff_shared = n_shared < 64 ? n_shared * e->n_ff : UINT32_MAX;
     config_u32(r, "expert_shared_feed_forward_length", &e->n_ff_shared);
@@ -487,7 +579,8 @@ int model_read_config(struct model_config *c, const struct gguf *g, const struct
     config_u32(&r, "attention.sliding_window", &c->sliding_window);
     config_u32(&r, "nextn_predict_layers", &n_drafts);
     if (r.rc == 0 && c->n_layers > MODEL_MAX_LAYERS)
-        config_fail(&r, -ENOTSUP, "%u layers: at most %u are supported", c->n_layers, MODEL_MAX_LAYERS);
+        config_fail(&r, -ENOTSUP, "%s.block_count is %u: at most %u layers are supported", r.arch,
+                    c->n_layers, MODEL_MAX_LAYERS);
     if (r.rc == 0 && n_drafts >= c->n_layers)
         config_fail(&r, -EBADMSG, "%s.nextn_predict_layers is %u of %u blocks", r.arch, n_drafts,
                     c->n_layers);

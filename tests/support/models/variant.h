@@ -14,6 +14,7 @@ enum variant_kind {
     VARIANT_F32,
     VARIANT_BOOL, /* u32: 0 or 1 */
     VARIANT_STR,
+    VARIANT_I32S, /* an array of u32 numbers: `bytes` */
     VARIANT_DROP_TENSOR,
     VARIANT_TENSOR, /* sets or adds a tensor: type, cols x rows; its data is `bytes`, or else kept as far as
                        it goes, then 0 */
@@ -113,6 +114,8 @@ static inline void variant_set_value(struct variant *v, const struct variant_edi
         gguf_write_f32(&v->w, e->name, e->f32);
     else if (e->kind == VARIANT_STR)
         gguf_write_str(&v->w, e->name, e->str);
+    else if (e->kind == VARIANT_I32S)
+        gguf_write_array(&v->w, e->name, GGUF_I32, e->u32, e->bytes, e->u32 * sizeof(int32_t));
 }
 
 /* `old` may be NULL: the tensor is new. */

@@ -7,9 +7,12 @@
 #include <errno.h>
 #include <math.h>
 
-#define LLAMA "tiny-llama3-s15-q4_k_m"
-#define QWEN2 "tiny-qwen2-odd-s13-q5_0"
-#define QWEN3 "tiny-qwen3-s11-q8_0"
+#define LLAMA  "tiny-llama3-s15-q4_k_m"
+#define QWEN2  "tiny-qwen2-odd-s13-q5_0"
+#define QWEN3  "tiny-qwen3-s11-q8_0"
+#define MOE    "tiny-qwen3moe-s32-q4_k_m"
+#define GEMMA3 "tiny-gemma3-s38-q4_0"
+#define GEMMA4 "tiny-gemma4-d-s55-q4_0"
 
 /* The variant opens. */
 static struct model *edited(const char *base, const struct variant_edit *edits, size_t n)
@@ -176,7 +179,8 @@ Test(model, refuses_a_tensor_without_which_the_result_would_be_another_models)
 
 Test(model, refuses_rope_scaling_kinds_by_name_and_knows_linear)
 {
-    refused(LLAMA, -ENOTSUP, "\"su\"", EDITS(SET_STR("llama.rope.scaling.type", "su")));
+    refused(LLAMA, -ENOTSUP, "llama.rope.scaling.type is \"su\"",
+            EDITS(SET_STR("llama.rope.scaling.type", "su")));
     refused(LLAMA, -EBADMSG, "rope_factors_long.weight is missing",
             EDITS(SET_STR("llama.rope.scaling.type", "longrope")));
     struct model *m = edited(
@@ -208,6 +212,50 @@ Test(model, refuses_numbers_that_contradict_themselves)
     refused(QWEN3, -EBADMSG, "blk.3.attn_norm.weight is missing", EDITS(SET_U32("qwen3.block_count", 4)));
 }
 
+Test(model, names_key_value_and_limit_of_heads_windows_and_experts)
+{
+    refused(QWEN3, -EBADMSG, "qwen3.attention.head_count_kv is 0",
+            EDITS(SET_U32("qwen3.attention.head_count_kv", 0)));
+    refused(QWEN3, -ENOTSUP, "qwen3.attention.value_length is 32",
+            EDITS(SET_U32("qwen3.attention.value_length", 32)));
+    refused(QWEN3, -ENOTSUP, "qwen3.attention.key_length: head length 33",
+            EDITS(SET_U32("qwen3.attention.key_length", 33), SET_U32("qwen3.attention.value_length", 33)));
+    refused(GEMMA3, -EBADMSG, "gemma3.attention.sliding_window_pattern is 0",
+            EDITS(SET_U32("gemma3.attention.sliding_window_pattern", 0)));
+    refused(GEMMA4, -EBADMSG, "gemma4.attention.sliding_window_pattern is missing",
+            EDITS(DROP_KEY("gemma4.attention.sliding_window_pattern")));
+    refused(MOE, -EBADMSG, "qwen3moe.expert_used_count is 7 of 6 experts",
+            EDITS(SET_U32("qwen3moe.expert_used_count", 7)));
+    refused(MOE, -EBADMSG, "qwen3moe.expert_group_count is 4, expected a divisor of 6 experts",
+            EDITS(SET_U32("qwen3moe.expert_group_count", 4)));
+    refused(MOE, -EBADMSG, "qwen3moe.expert_group_used_count is 4 of 3 groups",
+            EDITS(SET_U32("qwen3moe.expert_group_count", 3), SET_U32("qwen3moe.expert_group_used_count", 4)));
+}
+
+static struct model *with_widths(struct error *err, int *rc, const int32_t *widths)
+{
+    struct model *m = NULL;
+    *rc = open_edited(
+        &m, MOE,
+        EDITS(
+            {.kind = VARIANT_I32S, .name = "qwen3moe.expert_feed_forward_length", .u32 = 3, .bytes = widths}),
+        err);
+    return m;
+}
+
+Test(model, takes_the_experts_width_from_an_array_of_layers_if_it_is_one)
+{
+    int rc;
+    struct error err = {0};
+    struct model *m = with_widths(&err, &rc, (const int32_t[]){0, 32, 32}); /* 0: a dense layer has none */
+    cr_assert_eq(rc, 0, "%s", err.text);
+    cr_assert_eq(model_config(m)->experts.n_ff, 32);
+    model_close(m);
+    (void)with_widths(&err, &rc, (const int32_t[]){32, 64, 32});
+    cr_assert_eq(rc, -ENOTSUP);
+    cr_assert_not_null(strstr(err.text, "qwen3moe.expert_feed_forward_length is 32 and 64"), "%s", err.text);
+}
+
 Test(model, refuses_what_it_does_not_compute_with_words)
 {
     refused(LLAMA, -ENOTSUP, "llama.expert_count is 8", EDITS(SET_U32("llama.expert_count", 8)));
@@ -215,7 +263,7 @@ Test(model, refuses_what_it_does_not_compute_with_words)
             EDITS(SET_U32("qwen3.attention.value_length", 32)));
     refused(QWEN3, -ENOTSUP, "head length 640 is not supported",
             EDITS(SET_U32("qwen3.attention.key_length", 640), SET_U32("qwen3.attention.value_length", 640)));
-    refused(QWEN3, -ENOTSUP, "300 layers: at most 256 are supported",
+    refused(QWEN3, -ENOTSUP, "qwen3.block_count is 300: at most 256 layers are supported",
             EDITS(SET_U32("qwen3.block_count", 300)));
 }
 
@@ -224,6 +272,16 @@ Test(model, refuses_keys_that_would_change_what_it_computes)
     refused(LLAMA, -ENOTSUP, "llama.logit_scale = 16", EDITS(SET_F32("llama.logit_scale", 16)));
     refused(LLAMA, -ENOTSUP, "llama.attention.scale = 1", EDITS(SET_F32("llama.attention.scale", 1)));
     refused(LLAMA, -ENOTSUP, "softcapping = 30", EDITS(SET_F32("llama.final_logit_softcapping", 30)));
+    refused(LLAMA, -ENOTSUP, "llama.attention.output_scale = 2",
+            EDITS(SET_F32("llama.attention.output_scale", 2)));
+    refused(QWEN3, -ENOTSUP, "qwen3.attention.shared_kv_layers = 1",
+            EDITS(SET_U32("qwen3.attention.shared_kv_layers", 1)));
+    refused(QWEN3, -ENOTSUP, "qwen3.embedding_length_per_layer_input = 32",
+            EDITS(SET_U32("qwen3.embedding_length_per_layer_input", 32)));
+    refused(QWEN3, -ENOTSUP, "qwen3.use_parallel_residual = true",
+            EDITS(SET_BOOL("qwen3.use_parallel_residual", 1)));
+    refused(QWEN3, -ENOTSUP, "qwen3.swiglu_clamp_exp is not supported",
+            EDITS(SET_F32("qwen3.swiglu_clamp_exp", 7)));
     model_close(
         edited(LLAMA, EDITS(SET_F32("llama.attention.scale", 0.125f), SET_F32("llama.logit_scale", 1))));
 }
