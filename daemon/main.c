@@ -27,10 +27,12 @@ static const struct command {
     {"bench", cmd_bench, "--model FILE", "measure speed against the limits of this machine", NULL},
     {"inspect", cmd_inspect, "MODEL", "show what is in a GGUF file and the memory it needs",
      "hearthd inspect MODEL [--graph] [--program] [--json]\n"
+     "hearthd inspect --supported\n"
      "\n"
      "  --graph     the graph: the model's operations in order\n"
      "  --program   the program: the operations after fusion, as the decoder runs them\n"
-     "  --json      one JSON object instead of a table"},
+     "  --json      one JSON object instead of a table\n"
+     "  --supported the architectures and weight types that this version runs"},
     {"tokenize", cmd_tokenize, "--model FILE", "turn text on stdin into token ids on stdout",
      "hearthd tokenize --model FILE [--no-special] [--ids] < TEXT\n"
      "\n"

@@ -28,7 +28,9 @@
 
 static int usage(void)
 {
-    fputs("usage: hearthd inspect MODEL [--graph] [--program] [--json]\n", stderr);
+    fputs("usage: hearthd inspect MODEL [--graph] [--program] [--json]\n"
+          "       hearthd inspect --supported\n",
+          stderr);
     return EXIT_USAGE;
 }
 
@@ -305,7 +307,7 @@ static int print_inspection(const struct inspection *in)
 
 struct inspect_options {
     const char *path;
-    bool graph, program, json;
+    bool graph, program, json, supported;
 };
 
 static bool read_options(int argc, char **argv, struct inspect_options *o)
@@ -313,6 +315,7 @@ static bool read_options(int argc, char **argv, struct inspect_options *o)
     static const struct option options[] = {{"graph", no_argument, NULL, 'g'},
                                             {"program", no_argument, NULL, 'p'},
                                             {"json", no_argument, NULL, 'j'},
+                                            {"supported", no_argument, NULL, 's'},
                                             {0}};
     *o = (struct inspect_options){0};
     optind = 0; /* start over: another command line may have been read before */
@@ -320,11 +323,28 @@ static bool read_options(int argc, char **argv, struct inspect_options *o)
         o->graph |= c == 'g';
         o->program |= c == 'p';
         o->json |= c == 'j';
+        o->supported |= c == 's';
         if (c == '?')
             return false;
     }
     o->path = optind == argc - 1 ? argv[optind] : NULL;
-    return o->path != NULL;
+    return o->supported ? argc == 2 : o->path != NULL;
+}
+
+/* The list that README.md is written from (tests/checks/readme.sh). */
+static int print_supported(void)
+{
+    puts("architectures");
+    for (size_t i = 0; arch_at(i); i++) {
+        const char *models = arch_at(i)->models;
+        printf("  %-*s%s\n", models ? 13 : 0, arch_at(i)->name, models ? models : "");
+    }
+    printf("\nweight types\n ");
+    for (uint32_t type = 0; type < 64; type++)
+        if (quant_traits(type))
+            printf(" %s", quant_name(type));
+    puts("");
+    return command_flush();
 }
 
 /* Prints what there is to print: of a file that is no model for Hearth, metadata and tensors. `why` says what
@@ -351,6 +371,8 @@ int cmd_inspect(int argc, char **argv)
     struct inspect_options o;
     if (!read_options(argc, argv, &o))
         return usage();
+    if (o.supported)
+        return print_supported();
     struct error err = {0};
     struct gguf *g = NULL;
     struct model *m = NULL;

@@ -45,6 +45,11 @@ static const struct arch *arch_find(const char *name, size_t len)
     return NULL;
 }
 
+const struct arch *arch_at(size_t i)
+{
+    return i < sizeof archs / sizeof *archs ? archs[i] : NULL;
+}
+
 const char *arch_names(void)
 {
     return &(ARCHS(ARCH_TEXT))[2]; /* behind the first comma */

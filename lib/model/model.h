@@ -147,7 +147,8 @@ struct model_config {
 
 /* One architecture: its tensors and how they are joined. Its file reads like the figure of the paper. */
 struct arch {
-    const char *name; /* general.architecture */
+    const char *name;   /* general.architecture */
+    const char *models; /* for people: those that it is not named after; NULL: none */
     /* Adds every node of the model to the graph; the configuration of `m` is complete. Errors name the
      * tensor, its shape and the expected one. */
     int (*build)(const struct model *m, struct graph *g, struct error *err);
@@ -171,6 +172,8 @@ extern const struct arch arch_qwen2moe, arch_qwen3moe, arch_glm4moe;
 extern const struct arch arch_qwen35, arch_qwen35moe, arch_qwen3next;
 /* The names of all, "llama, qwen2, …". */
 const char *arch_names(void);
+/* The i-th of them, or NULL behind the last. */
+const struct arch *arch_at(size_t i);
 
 /* Maps the file and checks everything that the model needs. -ENOTSUP: an architecture, weight type or kind of
  * RoPE scaling is not supported (the words name it); -EBADMSG: the file contradicts itself; or the error of

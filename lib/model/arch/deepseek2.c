@@ -120,6 +120,7 @@ static int build(const struct model *m, struct graph *g, struct error *err)
 }
 
 const struct arch arch_deepseek2 = {.name = "deepseek2",
+                                    .models = "DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash",
                                     .build = build,
                                     .rope = MODEL_ROPE_NORM,
                                     .configure = configure,

@@ -21,5 +21,8 @@ static int build(const struct model *m, struct graph *g, struct error *err)
     return arch_build_layers(m, g, err, attention, feed_forward);
 }
 
-const struct arch arch_glm4moe = {
-    .name = "glm4moe", .build = build, .rope = MODEL_ROPE_NEOX, .gating = ROUTE_SIGMOID};
+const struct arch arch_glm4moe = {.name = "glm4moe",
+                                  .models = "GLM 4.5 to 4.7",
+                                  .build = build,
+                                  .rope = MODEL_ROPE_NEOX,
+                                  .gating = ROUTE_SIGMOID};

@@ -12,5 +12,8 @@ static int configure(struct config_reader *r, struct model_config *c)
     return r->rc;
 }
 
-const struct arch arch_mistral3 = {
-    .name = "mistral3", .build = arch_build_llama, .rope = MODEL_ROPE_NORM, .configure = configure};
+const struct arch arch_mistral3 = {.name = "mistral3",
+                                   .models = "Ministral 3, Devstral 2",
+                                   .build = arch_build_llama,
+                                   .rope = MODEL_ROPE_NORM,
+                                   .configure = configure};

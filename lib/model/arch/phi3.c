@@ -13,5 +13,8 @@ static int configure(struct config_reader *r, struct model_config *c)
     return r->rc;
 }
 
-const struct arch arch_phi3 = {
-    .name = "phi3", .build = arch_build_llama, .rope = MODEL_ROPE_NEOX, .configure = configure};
+const struct arch arch_phi3 = {.name = "phi3",
+                               .models = "and Phi-4",
+                               .build = arch_build_llama,
+                               .rope = MODEL_ROPE_NEOX,
+                               .configure = configure};

@@ -12,4 +12,5 @@ static int build(const struct model *m, struct graph *g, struct error *err)
     return arch_build_layers(m, g, err, attention, arch_dense);
 }
 
-const struct arch arch_qwen2 = {.name = "qwen2", .build = build, .rope = MODEL_ROPE_NEOX};
+const struct arch arch_qwen2 = {
+    .name = "qwen2", .models = "and Qwen 2.5", .build = build, .rope = MODEL_ROPE_NEOX};

@@ -48,6 +48,17 @@ Test(inspect, without_a_model_or_with_an_unknown_flag_is_a_usage_error)
     cr_assert_eq(inspect(model, model, NULL, NULL), EXIT_USAGE);
 }
 
+Test(inspect, lists_what_is_supported_without_a_file)
+{
+    char *text;
+    cr_assert_eq(inspect("--supported", NULL, NULL, &text), EXIT_CLEAN);
+    cr_expect_not_null(strstr(text, "architectures\n  llama        Llama 2 and 3, Mistral"), "%s", text);
+    cr_expect_not_null(strstr(text, "\n  smollm3\n\nweight types\n  F32 F16 Q4_0 "), "%s", text);
+    cr_expect_not_null(strstr(text, " MXFP4 NVFP4\n"), "%s", text);
+    free(text);
+    cr_assert_eq(inspect("--supported", model, NULL, NULL), EXIT_USAGE);
+}
+
 Test(inspect, of_a_missing_file_exits_with_3)
 {
     cr_assert_eq(inspect("/nonexistent.gguf", NULL, NULL, NULL), EXIT_MODEL_MISSING);
