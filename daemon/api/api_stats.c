@@ -54,6 +54,10 @@ static void put_tuning(struct buf *out, const struct backend_tuning *t)
         buf_puts(out, i ? "," : "");
         put_choice(out, &t->choices[i]);
     }
+    buf_puts(out, "],\"folds\":[");
+    for (uint32_t i = 0; i < t->n_folds; i++)
+        buf_printf(out, "%s{\"head_dim\":%u,\"by\":\"%s\"}", i ? "," : "", t->folds[i].head_dim,
+                   t->folds[i].by_floats ? "floats" : "bf16");
     buf_puts(out, "]}");
 }
 

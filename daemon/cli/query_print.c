@@ -68,6 +68,9 @@ static void print_tuning(const json_t *tuning, FILE *f)
         fprintf(f, " in %.1f ms", ask_number(tuning, "ms"));
     if (n > 0)
         fprintf(f, " · %zu of %zu choices faster than the constants", n_faster, n);
+    const json_t *folds = ask_member(tuning, "folds");
+    for (size_t i = 0; i < json_array_size(folds); i++)
+        fprintf(f, "%s%s", i ? ", " : " · pages folded by ", shown(json_array_get(folds, i), "by"));
     if (json_is_string(ask_member(tuning, "note")))
         fprintf(f, " · %s", shown(tuning, "note"));
     fputc('\n', f);

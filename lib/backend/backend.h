@@ -66,12 +66,20 @@ struct backend_choice {
     double gain;              /* measured speed beside the constants; 1 where they were kept */
     double gbps;              /* 10^9 bytes of weights read per second with it; 0: unknown */
 };
+/* A backend's choice for the attention of heads of this length: many queries fold a page of a bf16 cache by
+ * FMAs of floats, else by dot products of bf16. */
+struct backend_fold {
+    uint32_t head_dim;
+    bool by_floats;
+};
 struct backend_tuning {
     const char *source; /* "off", "constants" (unmeasured), "measured", "file" */
     const char *note;   /* why, as a sentence; or NULL */
     double ms;          /* time that measuring took */
     uint32_t n_choices;
     const struct backend_choice *choices;
+    uint32_t n_folds; /* 0: not measured, or the cache is not bf16 */
+    const struct backend_fold *folds;
 };
 
 /* A snapshot for /stats. Its strings stay valid until close. */

@@ -253,8 +253,14 @@ static json_t *tuning_json(const struct bench_report *report)
         json_decref(choices);
         return json_null();
     }
-    return json_pack("{s:s, s:s?, s:f, s:o}", "source", info.tuning->source, "note", info.tuning->note, "ms",
-                     info.tuning->ms, "choices", choices);
+    json_t *folds = json_array();
+    for (uint32_t i = 0; i < info.tuning->n_folds; i++) {
+        const struct backend_fold *fold = &info.tuning->folds[i];
+        json_array_append_new(folds, json_pack("{s:I, s:s}", "head_dim", (json_int_t)fold->head_dim, "by",
+                                               fold->by_floats ? "floats" : "bf16"));
+    }
+    return json_pack("{s:s, s:s?, s:f, s:o, s:o}", "source", info.tuning->source, "note", info.tuning->note,
+                     "ms", info.tuning->ms, "choices", choices, "folds", folds);
 }
 
 void bench_print_json(const struct bench_report *report, FILE *f)

@@ -56,6 +56,19 @@ static void keep(struct tuning *t, const char *path)
         snprintf(t->note, sizeof t->note, "%.180s", err.text);
 }
 
+/* Chooses how pages are folded, for each kind of attention. */
+static void tune_folds(struct decoder *d)
+{
+    for (uint32_t i = 0; i < model_config(d->graph->model)->n_kinds; i++) {
+        struct attend *a = &d->attend[i];
+        if (a->kv.type != KV_BF16)
+            continue;
+        a->by_floats = tuning_fold_by_floats(d->ops, &a->kv);
+        d->tuning.folds[d->tuning.n_folds++] =
+            (struct backend_fold){.head_dim = a->kv.head_dim, .by_floats = a->by_floats};
+    }
+}
+
 int decoder_tune(struct decoder *d, struct error *err)
 {
     struct tuning *t = &d->tuning;
@@ -70,8 +83,7 @@ int decoder_tune(struct decoder *d, struct error *err)
         tuning_show(t, "off");
         return 0;
     }
-    for (uint32_t i = 0; i < model_config(d->graph->model)->n_kinds; i++)
-        d->attend[i].by_floats = tuning_fold_by_floats(d->ops, &d->attend[i].kv);
+    tune_folds(d);
     if (d->weights.block.size < TUNING_MIN_BYTES && rc == 0) {
         snprintf(t->note, sizeof t->note, "weights below %u MiB are not measured",
                  (unsigned)(TUNING_MIN_BYTES >> 20));

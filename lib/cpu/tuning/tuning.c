@@ -95,8 +95,12 @@ static struct backend_choice shown(const struct tuning *t, uint32_t kind, uint32
 
 void tuning_show(struct tuning *t, const char *source)
 {
-    t->info = (struct backend_tuning){
-        .source = source, .note = *t->note ? t->note : NULL, .ms = (double)t->ns / 1e6, .choices = t->shown};
+    t->info = (struct backend_tuning){.source = source,
+                                      .note = *t->note ? t->note : NULL,
+                                      .ms = (double)t->ns / 1e6,
+                                      .choices = t->shown,
+                                      .n_folds = t->n_folds,
+                                      .folds = t->folds};
     for (uint32_t kind = 0; kind < MATMUL_N_KINDS; kind++)
         for (uint32_t class = 0; t->used[kind] && class < TUNING_CLASSES; class ++)
             t->shown[t->info.n_choices++] = shown(t, kind, class);

@@ -16,6 +16,7 @@
 #include "backend/backend.h"
 #include "base/error.h"
 #include "cpu/matmul/matmul.h"
+#include "model/model.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -61,6 +62,8 @@ struct tuning {
     uint32_t n_threads;
     uint64_t ns; /* time that measuring took */
     char note[192];
+    struct backend_fold folds[MODEL_MAX_KINDS]; /* measured at this start; the file has none of them */
+    uint32_t n_folds;
     struct backend_choice shown[TUNING_KINDS * TUNING_CLASSES]; /* for info() */
     struct backend_tuning info;
 };

@@ -50,10 +50,11 @@ Test(ask_print, the_tuning_has_its_line)
 {
     char *text =
         table_of("{\"model\":{\"name\":\"M\"},\"device\":{\"tuning\":{\"source\":\"measured\",\"note\":null,"
-                 "\"ms\":35.25,\"choices\":[{\"gain\":1},{\"gain\":1.2},{\"gain\":1}]}}}");
-    cr_assert_not_null(
-        strstr(text, "tuning     measured in 35.2 ms · 1 of 3 choices faster than the constants\n"), "%s",
-        text);
+                 "\"ms\":35.25,\"choices\":[{\"gain\":1},{\"gain\":1.2},{\"gain\":1}],"
+                 "\"folds\":[{\"by\":\"floats\"},{\"by\":\"bf16\"}]}}}");
+    cr_assert_not_null(strstr(text, "tuning     measured in 35.2 ms · 1 of 3 choices faster than the "
+                                    "constants · pages folded by floats, bf16\n"),
+                       "%s", text);
     free(text);
     text = table_of("{\"model\":{\"name\":\"M\"},\"device\":{\"tuning\":{\"source\":\"constants\","
                     "\"note\":\"weights below 64 MiB are not measured\",\"ms\":0,\"choices\":[]}}}");

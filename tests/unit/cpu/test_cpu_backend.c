@@ -181,6 +181,21 @@ Test(cpu_backend, kept_choices_are_shown)
     unlink(tuning_file());
 }
 
+Test(cpu_backend, how_pages_are_folded_is_shown_where_it_was_measured)
+{
+    for (int i = 0; i < 3; i++) {
+        struct decoder_run r;
+        struct backend_info info;
+        decoder_run_open(&r, &(struct decoder_run_config){.path = files[0],
+                                                          .kv_type = i == 1 ? KV_F16 : KV_BF16,
+                                                          .cpu_tuning = i == 2 ? "off" : "auto"});
+        executor_info(r.x, &info);
+        cr_assert_eq(info.tuning->n_folds, i == 0, "%d", i);
+        cr_assert(i > 0 || info.tuning->folds[0].head_dim == model_config(r.model)->head_dim);
+        decoder_run_close(&r);
+    }
+}
+
 Test(cpu_backend, a_broken_tuning_file_fails_the_load_by_name)
 {
     struct model *m = NULL;
