@@ -168,6 +168,17 @@ static int check_type(const struct model *m, const struct weight *w, const struc
     return 0;
 }
 
+static int fail_missing(const struct model *m, const char *name, struct error *err)
+{
+    const struct gguf_tensor *t = model_fused_tensor(m, name);
+    if (!t)
+        return error_set(err, -EBADMSG, "%s: tensor %s is missing", gguf_path(m->gguf), name);
+    return error_set(err, -EBADMSG,
+                     "%s: tensor %s is missing: %s, of shape [%" PRIu64 ", %" PRIu64 ", %" PRIu64 ", %" PRIu64
+                     "], does not hold it",
+                     gguf_path(m->gguf), name, t->name, t->ne[0], t->ne[1], t->ne[2], t->ne[3]);
+}
+
 int model_want(const struct model *m, uint32_t *out, struct model_want want, struct error *err,
                const char *fmt, ...)
 {
@@ -178,7 +189,7 @@ int model_want(const struct model *m, uint32_t *out, struct model_want want, str
     va_end(ap);
     uint32_t index = model_find_weight(m, name);
     if (index == MODEL_NO_WEIGHT && !want.optional)
-        return error_set(err, -EBADMSG, "%s: tensor %s is missing", gguf_path(m->gguf), name);
+        return fail_missing(m, name, err);
     if (index != MODEL_NO_WEIGHT) {
         const struct weight *w = &m->weights[index];
         uint32_t n_experts = want.n_experts ? want.n_experts : 1;

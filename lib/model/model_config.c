@@ -412,9 +412,10 @@ static void refuse_counts(struct config_reader *r, const struct model_config *c)
 {
     const struct {
         const char *name;
-        uint32_t computed;
+        uint32_t computed; /* UINT32_MAX: any */
     } keys[] = {
-        {"attention.temperature_length", c->kinds[0].temperature_step},
+        {"attention.temperature_length",
+         c->kinds[0].temperature > 0 ? c->kinds[0].temperature_step : UINT32_MAX},
         {"attention.shared_kv_layers", n_shared_caches(c)},
         {"attention.indexer.top_k", 0},
         {"embedding_length_per_layer_input", c->n_embd_layer},
@@ -427,7 +428,7 @@ static void refuse_counts(struct config_reader *r, const struct model_config *c)
     for (size_t i = 0; i < sizeof keys / sizeof *keys && r->rc == 0; i++) {
         uint32_t value = 0;
         config_u32(r, keys[i].name, &value);
-        if (value != 0 && value != keys[i].computed)
+        if (value != 0 && value != keys[i].computed && keys[i].computed != UINT32_MAX)
             config_fail(r, -ENOTSUP, "%s.%s = %u is not supported", r->arch, keys[i].name, value);
     }
 }

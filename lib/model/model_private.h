@@ -22,6 +22,9 @@ struct model {
  * shape does not fit is left alone: its parts are missing then. */
 void model_split_fused(struct model *m);
 
+/* The tensor of the file in which a weight of this name, which is missing, could stand; or NULL. */
+const struct gguf_tensor *model_fused_tensor(const struct model *m, const char *name);
+
 /* Marks the weights that have factors in the file (weight_factors.c); once the parts are added. -EBADMSG
  * names a factor that is none; or the error of reading. */
 int model_find_factors(struct model *m, struct error *err);

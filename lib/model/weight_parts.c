@@ -193,6 +193,33 @@ void model_split_fused(struct model *m)
     }
 }
 
+const struct gguf_tensor *model_fused_tensor(const struct model *m, const char *name)
+{
+    static const struct {
+        const char *part, *whole;
+    } boxes[] = {{"attn_q.", "attn_qkv."},
+                 {"attn_k.", "attn_qkv."},
+                 {"attn_v.", "attn_qkv."},
+                 {"ffn_gate.", "ffn_up."},
+                 {"ffn_gate_exps.", "ffn_gate_up_exps."},
+                 {"ffn_up_exps.", "ffn_gate_up_exps."},
+                 {"attn_kv_a.", "attn_kv_a_mqa."},
+                 {"attn_k_b.", "attn_kv_b."},
+                 {"attn_v_b.", "attn_kv_b."},
+                 {"attn_gate.", "ssm_in."}};
+    const char *box = strncmp(name, "blk.", 4) == 0 ? strchr(name + 4, '.') : NULL;
+    char whole[MODEL_PART_NAME];
+    for (size_t i = 0; box && i < sizeof boxes / sizeof *boxes; i++) {
+        size_t n = strlen(boxes[i].part);
+        if (strncmp(box + 1, boxes[i].part, n) != 0)
+            continue;
+        (void)snprintf(whole, sizeof whole, "%.*s.%s%s", (int)(box - name), name, boxes[i].whole,
+                       box + 1 + n);
+        return gguf_find_tensor(m->gguf, whole);
+    }
+    return NULL;
+}
+
 /* ---- reading ---- */
 
 /* Bytes [at, at + n) of rows of `row` bytes. */

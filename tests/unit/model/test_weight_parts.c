@@ -236,7 +236,9 @@ Test(weight_parts, transposed_ones_of_blocks_are_read_as_floats_in_any_pieces)
 Test(weight_parts, a_vector_of_blocks_has_none)
 {
     refused(
-        LLAMA, -EBADMSG, "tensor blk.0.ffn_gate.weight is missing",
+        LLAMA, -EBADMSG,
+        "tensor blk.0.ffn_gate.weight is missing: blk.0.ffn_up.weight, of shape [1024, 1, 1, 1], does not "
+        "hold it",
         EDITS(DROP_TENSOR("blk.0.ffn_gate.weight"), SET_TENSOR("blk.0.ffn_up.weight", QUANT_Q8_0, 1024, 1)));
     refused(LLAMA, -EBADMSG, "tensor blk.0.attn_q.weight is missing",
             EDITS(DROP_TENSOR("blk.0.attn_q.weight"), SET_TENSOR("blk.0.attn_qkv.bias", QUANT_Q8_0, 512, 1)));
