@@ -29,7 +29,8 @@ static bool are_of_product(const struct model *m, const struct weight *w, const 
     if (strcmp(w->name, "token_embd.weight") == 0 ||
         (m->arch->expert_factors && strstr(w->name, ".ffn_down_exps.")))
         return false;
-    return w->n > 1 && quant_traits(w->type) && factors->type == QUANT_F32 &&
+    const struct quant_traits *t = quant_traits(w->type);
+    return w->n > 1 && t && w->k % t->block == 0 && factors->type == QUANT_F32 &&
            (factors->size == sizeof(float) || factors->size == w->n_experts * sizeof(float));
 }
 
@@ -65,15 +66,6 @@ int model_find_factors(struct model *m, struct error *err)
     return rc;
 }
 
-/* Reads the factor of a row. */
-static int read_factor(const struct model *m, const struct weight *w, size_t row, float *factor,
-                       struct error *err)
-{
-    const struct gguf_tensor *t = gguf_tensor_at(m->gguf, w->factors);
-    size_t expert = t->size == sizeof *factor ? 0 : row / (w->n / w->n_experts);
-    return gguf_read(m->gguf, t, expert * sizeof *factor, factor, sizeof *factor, err);
-}
-
 /* Writes the values of a stored row, times the factor, to `out` as the weight's type. */
 static int multiply(const struct model *m, const struct weight *w, float *values, float factor, void *out,
                     struct error *err)
@@ -95,34 +87,47 @@ static int multiply(const struct model *m, const struct weight *w, float *values
     return 0;
 }
 
-struct row_room { /* a row's values; as the weight's type; as it is stored */
+/* A row: its values, as the weight's type, as it is stored. And the factor of its expert. */
+struct row_room {
     float *values;
     uint8_t *out, *stored;
+    size_t expert; /* whose factor it is; SIZE_MAX: none yet */
+    float factor;
 };
 
-static int read_row(const struct model *m, const struct weight *w, size_t row, const struct row_room *room,
+static int read_factor(const struct model *m, const struct weight *w, size_t row, struct row_room *room,
+                       struct error *err)
+{
+    const struct gguf_tensor *t = gguf_tensor_at(m->gguf, w->factors);
+    size_t expert = t->size == sizeof room->factor ? 0 : row / (w->n / w->n_experts);
+    if (expert == room->expert)
+        return 0;
+    room->expert = expert;
+    return gguf_read(m->gguf, t, expert * sizeof room->factor, &room->factor, sizeof room->factor, err);
+}
+
+static int read_row(const struct model *m, const struct weight *w, size_t row, struct row_room *room,
                     struct error *err)
 {
     struct weight stored = *w;
     size_t size = quant_size(w->stored, w->k);
-    float factor = 1;
     stored.type = w->stored;
     stored.size = w->n * size;
     int rc = model_read_stored(m, &stored, row * size, room->stored, size, err);
     if (rc == 0)
-        rc = read_factor(m, w, row, &factor, err);
+        rc = read_factor(m, w, row, room, err);
     if (rc < 0)
         return rc;
     quant_dequantise(w->stored, room->stored, room->values, w->k);
-    return multiply(m, w, room->values, factor, room->out, err);
+    return multiply(m, w, room->values, room->factor, room->out, err);
 }
 
 int model_read_multiplied(const struct model *m, const struct weight *w, size_t at, void *out, size_t n,
                           struct error *err)
 {
     size_t size = quant_size(w->type, w->k);
-    struct row_room room = {.values =
-                                malloc(w->k * sizeof *room.values + size + quant_size(w->stored, w->k))};
+    struct row_room room = {.expert = SIZE_MAX};
+    room.values = malloc(w->k * sizeof *room.values + size + quant_size(w->stored, w->k));
     if (!room.values)
         return error_set(err, -ENOMEM, "%s: no memory for %s", gguf_path(m->gguf), w->name);
     room.out = (uint8_t *)(room.values + w->k);

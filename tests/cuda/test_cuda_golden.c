@@ -4,6 +4,7 @@
 #include "support/golden.h"
 #include "support/models/made_model.h"
 #include "support/models/split_model.h"
+#include "support/models/variant.h"
 #include "support/sanitized.h"
 #include "support/temporary_dir.h"
 
@@ -276,4 +277,22 @@ Test(cuda_golden, a_model_in_several_files_has_the_cpus_bits)
     split_model(HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf", dir, 3, first);
     compare(&g, first, EXECUTOR_PERSISTENT, "persistent");
     temporary_dir_remove(dir);
+}
+
+/* They are read as F16, beside others that keep their type. */
+Test(cuda_golden, matrices_with_factors_have_the_cpus_bits)
+{
+    static const float factors[] = {0.5f, 2, -1, 3, 0.25f, 1};
+    static const struct variant_edit edits[] = {
+        {VARIANT_TENSOR, "blk.0.attn_q.scale", QUANT_F32, .cols = 1, .rows = 1, .bytes = factors},
+        {VARIANT_TENSOR, "blk.1.attn_output.scale", QUANT_F32, .cols = 1, .rows = 1, .bytes = factors},
+        {VARIANT_TENSOR, "blk.0.ffn_up_exps.scale", QUANT_F32, .cols = 6, .rows = 1, .bytes = factors},
+        {VARIANT_TENSOR, "blk.1.ffn_down_exps.scale", QUANT_F32, .cols = 6, .rows = 1, .bytes = factors},
+    };
+    struct golden g = {.name = "factors", .n_vocab = 320, .n_tokens = 8};
+    char path[64];
+    variant_write(path, "tiny-qwen3moe-s32-q4_k_m", edits, sizeof edits / sizeof *edits);
+    compare(&g, path, EXECUTOR_PERSISTENT, "persistent");
+    compare(&g, path, EXECUTOR_EAGER, "eager");
+    unlink(path);
 }
