@@ -45,10 +45,12 @@
 #define DECODER_GATE_BYTES    32   /* bytes of shared memory of a gate: step_gate.h */
 #define DECODER_MIXTURE_BYTES 48   /* and of a state of a mixture of experts: experts/mixture.h */
 #define DECODER_N_GATES       2
-#define DECODER_WARP_BYTES    8 /* and of what a compute warp keeps from op to op: interpreter.h */
+#define DECODER_WARP_BYTES    8   /* and of what a compute warp keeps from op to op: interpreter.h */
+#define DECODER_CHOICE_BYTES  512 /* and of the choices that a block makes for itself: mixture_layout.h */
 #define DECODER_GATES_BYTES                                                                                  \
     (DECODER_N_GATES * DECODER_GATE_BYTES + 2 * DECODER_MIXTURE_BYTES +                                      \
-     DECODER_MAX_THREADS / 32 * DECODER_WARP_BYTES) /* all of these, in this order, after 16 per stage */
+     DECODER_MAX_THREADS / 32 * DECODER_WARP_BYTES +                                                         \
+     DECODER_CHOICE_BYTES)      /* all of these, in this order, after 16 per stage */
 #define DECODER_KEPT_BYTES 2048 /* bytes before the work area that ATTEND keeps from op to op: its plan */
 
 _Static_assert(DECODER_MASKS == DECODER_RING * STEP_MAX_LOGITS, "masks");

@@ -9,8 +9,8 @@
  *
  * Thread: any, host or device; pure functions. */
 #pragma once
+#include "device_abi.h"
 #include "tile.h"
-#include "route.h"
 
 #include <stdint.h>
 
@@ -35,6 +35,18 @@ struct mixture_list {
 static inline bool mixture_gathers(uint32_t n_rows, uint32_t n_used, uint32_t n_experts)
 {
     return n_rows * n_used >= 2 * n_experts;
+}
+
+#define MIXTURE_OWN_EXPERTS 256 /* the most of them among which blocks choose for themselves: choose.h */
+
+/* True if each block makes the choices of a mixture's rows for itself, [n_rows][2 n_used] f32 in its shared
+ * memory. Then no block waits for another one's: ROUTE does nothing, and the gated EXPERTS op behind it waits
+ * for the router's product. All blocks do the same work meanwhile, a warp for each row, so that it takes as
+ * long as that of one row. */
+static inline bool mixture_is_own(uint32_t flags, uint32_t n_rows, uint32_t n_used, uint32_t n_experts)
+{
+    return flags & PROGRAM_CHOOSES && n_experts <= MIXTURE_OWN_EXPERTS &&
+           n_rows * n_used <= DECODER_CHOICE_BYTES / 8 && !mixture_gathers(n_rows, n_used, n_experts);
 }
 
 /* Places of the columns of n_heads heads whose products are wide: head after head has its rows, from a

@@ -99,6 +99,8 @@ enum program_flags {
     PROGRAM_TOGETHER = 64,  /* CONV: the first product of the gates has both, by key head */
     PROGRAM_PLANNED = 1024, /* ATTEND, set by backend cuda: of the kind of the ATTEND op before it in the
                                program, whose plan of the step holds for this one too */
+    PROGRAM_CHOOSES = 2048, /* ROUTE and the EXPERTS ops behind it, set by backend cuda: blocks choose for
+                               themselves where rows are few (mixture_layout.h) */
 };
 
 enum program_buffer_index {

@@ -12,7 +12,14 @@ enum gate_word {
     GATE_WORD,
     GATE_PUT,                /* number of words so far; only the compute thread uses this and the next */
     GATE_STEPS,              /* of the step gate: steps that the compute warps have begun */
-    GATE_AGAIN = GATE_STEPS, /* of the experts' gate: the op is to be called once more */
+    GATE_AGAIN = GATE_STEPS, /* of the experts' gate: enum gate_again */
+};
+
+/* What is left of an op that is called several times. */
+enum gate_again {
+    GATE_ENDS,
+    GATE_GOES_ON, /* units of it */
+    GATE_CHOSEN,  /* all but the choice of its experts */
 };
 
 enum gate_of { GATE_STEP, GATE_EXPERTS, GATE_N };

@@ -3,11 +3,12 @@
  * lane's chain of arith.h, and everything stays in registers.
  *
  *   logits, bias, factors  [n_experts] f32; the last two may be absent (0)
- *   out                    [2 n_used] f32: numbers ascending, then weights
+ *   out                    [2 n_used] f32: numbers ascending, then weights; in global or in shared memory
  *
  * The best of equals is the one of the lowest number. A NaN wins only if it is the first of those that may
- * still be chosen, as in route_best(). About n_used times 140 instructions with up to 128 experts, 350 with
- * more, and as many dependent shuffles as 10 n_used. Must match abi/route.h in every bit: tests/simt/nodes.c.
+ * still be chosen, as in route_best(). About n_used times 140 instructions with up to 128 experts, 210 with
+ * up to 256, 350 with more, and as many dependent shuffles as 10 n_used. Must match abi/route.h in every bit:
+ * tests/simt/nodes.c.
  *
  * Thread: all lanes of one warp. */
 #pragma once
@@ -15,7 +16,8 @@
 #include "device/simt.h"
 
 #define CHOOSE_SLOTS (ROUTE_MAX_EXPERTS / SIMT_LANES) /* experts of a lane, at most */
-#define CHOOSE_FEW   4 /* those of up to 128 experts, which have code of their own */
+#define CHOOSE_FEW   4 /* those of up to 128 experts, which have code of their own, */
+#define CHOOSE_SOME  8 /* and of up to 256 */
 #define CHOOSE_NONE  UINT32_MAX
 
 /* Returns the lowest number of those whose bit is set in `open`, by lane and slot. */
@@ -134,10 +136,24 @@ SIMT_INLINE float choose_sum(const uint32_t slots, const float p[CHOOSE_SLOTS], 
     return sum;
 }
 
+/* The choice: `near`, or `far` if that is NULL. */
+struct choose_out {
+    SIMT_GLOBAL float *far;
+    SIMT_SHARED float *near;
+};
+
+SIMT_INLINE void choose_put(const struct choose_out *out, uint32_t at, float value)
+{
+    if (out->near)
+        out->near[at] = value;
+    else
+        out->far[at] = value;
+}
+
 /* Writes the chosen ones' numbers and weights. */
 SIMT_INLINE void choose_write(const uint32_t slots, const struct route_rule *r, const float p[CHOOSE_SLOTS],
                               uint32_t chosen, float total, const SIMT_GLOBAL float *factors,
-                              SIMT_GLOBAL float *out)
+                              const struct choose_out *out)
 {
     uint32_t lane = simt_lane(), n_used = r->n_used, base = 0;
     float scale = r->scale;
@@ -147,8 +163,8 @@ SIMT_INLINE void choose_write(const uint32_t slots, const struct route_rule *r, 
         uint32_t at = base + (uint32_t)__builtin_popcount(bits & ((1u << lane) - 1));
         if (bits >> lane & 1) {
             float weight = p[j] / total * scale;
-            out[at] = (float)e;
-            out[n_used + at] = factors ? weight * factors[e] : weight;
+            choose_put(out, at, (float)e);
+            choose_put(out, n_used + at, factors ? weight * factors[e] : weight);
         }
         base += (uint32_t)__builtin_popcount(bits);
     }
@@ -171,7 +187,7 @@ SIMT_INLINE float choose_probabilities(const uint32_t slots, bool sigmoid, const
 
 SIMT_INLINE void choose_row_of(const uint32_t slots, const struct route_rule *r,
                                const SIMT_GLOBAL float *logits, const SIMT_GLOBAL float *bias,
-                               const SIMT_GLOBAL float *factors, SIMT_GLOBAL float *out)
+                               const SIMT_GLOBAL float *factors, const struct choose_out *out)
 {
     uint32_t exist = choose_range(slots, 0, r->n_experts), chosen = 0;
     bool sigmoid = r->gating == ROUTE_SIGMOID, by_logits = !bias && r->n_groups == 1;
@@ -201,10 +217,12 @@ SIMT_INLINE void choose_row_of(const uint32_t slots, const struct route_rule *r,
 
 SIMT_INLINE void choose_row(const struct route_rule *r, const SIMT_GLOBAL float *logits,
                             const SIMT_GLOBAL float *bias, const SIMT_GLOBAL float *factors,
-                            SIMT_GLOBAL float *out)
+                            const struct choose_out *out)
 {
     if (r->n_experts <= CHOOSE_FEW * SIMT_LANES)
         choose_row_of(CHOOSE_FEW, r, logits, bias, factors, out);
+    else if (r->n_experts <= CHOOSE_SOME * SIMT_LANES)
+        choose_row_of(CHOOSE_SOME, r, logits, bias, factors, out);
     else
         choose_row_of(CHOOSE_SLOTS, r, logits, bias, factors, out);
 }

@@ -21,10 +21,11 @@
  * which its block has a group. The results of a summed op stand in mixtures.parts until all blocks have
  * theirs; then each thread adds those of its columns. No result depends on what else is in a step.
  *
- * A block's producer warp knows the experts only when its compute warps have seen ROUTE end: the experts'
- * gate (step_gate.h) tells it the number of rows. It then reads the choice, or the list, by itself, for both
- * ops of the mixture, and so runs ahead of the compute warps through the second one. They end that op only
- * when it has read all: the next mixture's ROUTE writes both anew. For HEADS it needs to know nothing.
+ * A block's producer warp knows the experts only when its compute warps have seen ROUTE end, or have chosen
+ * themselves (route_op.h): the experts' gate (step_gate.h) tells it the number of rows. It then reads the
+ * choice, or the list, by itself, for both ops of the mixture, and so runs ahead of the compute warps through
+ * the second one. They end that op only when it has read all: the next mixture's choice writes both anew. For
+ * HEADS it needs to know nothing.
  *
  * Floor: the packed bytes of a row's experts, for each row anew; gathered, of each expert that any row has
  * chosen, once; of heads, once; of a summed op 8 bytes a part and a meeting of all blocks. Three barriers of
@@ -47,11 +48,12 @@ struct mixture {
     uint32_t n_rows, n_units;
     uint32_t unit; /* n_units: there is no further one */
     uint16_t n_used, expert;
-    uint16_t gathers;     /* the columns of all units are quantised before the first */
-    uint16_t summed;      /* the op's results are weighed and added up */
-    uint32_t adds;        /* to what stands at `column` */
-    uint32_t state;       /* enum mixture_state */
-    uint32_t reserved[2]; /* so that the second one begins at a multiple of 16 bytes */
+    uint16_t gathers;  /* the columns of all units are quantised before the first */
+    uint16_t summed;   /* the op's results are weighed and added up */
+    uint32_t adds;     /* to what stands at `column` */
+    uint32_t state;    /* enum mixture_state */
+    uint32_t own;      /* the block has chosen for itself: mixture_own() */
+    uint32_t reserved; /* so that the second one begins at a multiple of 16 bytes */
 };
 _Static_assert(sizeof(struct mixture) == DECODER_MIXTURE_BYTES, "two of them lie behind the gates");
 
@@ -86,11 +88,28 @@ SIMT_INLINE bool mixture_is_chosen(const SIMT_GLOBAL struct program_op *op)
     return op->opcode == PROGRAM_EXPERTS && program_is_gated(op->epilogue);
 }
 
-SIMT_INLINE const SIMT_GLOBAL float *mixture_choice(const SIMT_SHARED struct mixture *m,
-                                                    const struct decoder_args *args, uint32_t row)
+/* True if each block chooses a step's experts for itself. */
+SIMT_INLINE bool mixture_chooses(const SIMT_GLOBAL struct program_op *op, uint32_t n_rows)
+{
+    return mixture_is_own(op->flags, n_rows, op->route.n_used, op->route.n_experts);
+}
+
+/* The choices that this block has made, [n_rows][2 n_used], behind what its warps keep. */
+SIMT_INLINE SIMT_SHARED float *mixture_own(const struct decoder_args *args)
+{
+    const struct decoder_shared *s = &args->shared;
+    uint32_t end = s->mbarriers + s->n_stages * 16 + DECODER_GATES_BYTES;
+    return simt_carve(end - DECODER_CHOICE_BYTES + simt_opaque(0), DECODER_CHOICE_BYTES);
+}
+
+/* Value `at` of the choice of a row: the experts' numbers, then their weights. */
+SIMT_INLINE float mixture_choice(const SIMT_SHARED struct mixture *m, const struct decoder_args *args,
+                                 uint32_t row, uint32_t at)
 {
     const struct decoder_buffers *b = &args->buffers;
-    return DECODER_AT(const float, b->rows) + (size_t)row * b->row_floats + m->choice;
+    if (m->own)
+        return mixture_own(args)[row * 2 * m->n_used + at];
+    return DECODER_AT(const float, b->rows)[(size_t)row * b->row_floats + m->choice + at];
 }
 
 /* Makes a description of a matrix of all heads one of the first head's. */
@@ -136,6 +155,7 @@ SIMT_INLINE void mixture_open(SIMT_SHARED struct mixture *m, SIMT_SHARED struct 
     m->gathers = gathers;
     m->summed = summed;
     m->adds = op->epilogue == PROGRAM_RESIDUAL;
+    m->own = mixture_chooses(op, n_rows);
     m->state = MIXTURE_OPENED;
     for (uint32_t i = 0; i < p->n_matrices; i++) {
         p->matrix[i].n = n;
@@ -211,7 +231,7 @@ SIMT_INLINE void mixture_point(SIMT_SHARED struct mixture *m, SIMT_SHARED struct
         place = x->place;
         mixture_point_columns(p, args, place, x->n_columns);
     } else {
-        expert = (uint32_t)mixture_choice(m, args, row)[unit % n_used];
+        expert = (uint32_t)mixture_choice(m, args, row, unit % n_used);
         p->in = m->summed ? b->mixtures.inner + (uint64_t)place * p->k * 4
                           : b->rows + ((uint64_t)row * b->row_floats + m->column) * 4;
     }
@@ -263,10 +283,16 @@ SIMT_INLINE void mixture_keep(const struct walk *w)
     }
 }
 
-/* True while the op is to be called once more: the description is pointed at a unit, or will be. */
-SIMT_INLINE bool mixture_goes_on(const struct walk *w)
+/* Returns what is left of the op, enum gate_again; GATE_ENDS before its first call, too. */
+SIMT_INLINE uint32_t mixture_again(const struct walk *w)
 {
     return gate_of(w->args, GATE_EXPERTS).word[GATE_AGAIN];
+}
+
+/* True while the op is to be called once more for a unit: the description is pointed at one, or will be. */
+SIMT_INLINE bool mixture_goes_on(const struct walk *w)
+{
+    return mixture_again(w) == GATE_GOES_ON;
 }
 
 /* Tells the producer, behind the wait of the op, that the choice is there; by thread 0. */
@@ -281,7 +307,7 @@ SIMT_INLINE void mixture_tell(struct walk *w)
 /* Lets the op be called once more, before the description is pointed at a unit; by thread 0. */
 SIMT_INLINE void mixture_come_again(const struct walk *w)
 {
-    gate_of(w->args, GATE_EXPERTS).word[GATE_AGAIN] = 1;
+    gate_of(w->args, GATE_EXPERTS).word[GATE_AGAIN] = GATE_GOES_ON;
 }
 
 /* Points the description at the block's next unit; behind the last one of all waits until the producer has
@@ -293,7 +319,7 @@ SIMT_INLINE bool mixture_go(struct walk *w, SIMT_SHARED struct product *p)
         SIMT_SHARED struct mixture *m = mixture_at(w->args, 0);
         struct gate gate = gate_of(w->args, GATE_EXPERTS);
         mixture_seek(m, p, w->args);
-        gate.word[GATE_AGAIN] = m->unit < m->n_units;
+        gate.word[GATE_AGAIN] = m->unit < m->n_units ? GATE_GOES_ON : GATE_ENDS;
         if (m->summed && m->unit == m->n_units)
             stop = !gate_drained(&gate, &w->guard);
     }
@@ -310,7 +336,6 @@ SIMT_INLINE void mixture_add(const struct decoder_args *args, uint32_t n)
     for (uint32_t i = simt_block() * n_threads + simt_thread(); i < m->n_rows * n;
          i += simt_n_blocks() * n_threads) {
         uint32_t row = i / n, column = i % n;
-        const SIMT_GLOBAL float *weights = mixture_choice(m, args, row) + n_used;
         const SIMT_GLOBAL float *parts = DECODER_AT(const float, b->mixtures.parts) + column;
         SIMT_GLOBAL float *out =
             DECODER_AT(float, b->rows) + (size_t)row * b->row_floats + m->column + column;
@@ -319,7 +344,7 @@ SIMT_INLINE void mixture_add(const struct decoder_args *args, uint32_t n)
         for (uint32_t u = 0; u < n_used; u++) {
             uint32_t place = row * n_used + u;
             place = m->gathers ? places[place] : place;
-            sum = __builtin_fmaf(weights[u], parts[(size_t)place * n], sum);
+            sum = __builtin_fmaf(mixture_choice(m, args, row, n_used + u), parts[(size_t)place * n], sum);
         }
         *out = m->adds ? before + sum : sum;
     }

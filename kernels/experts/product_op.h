@@ -51,13 +51,16 @@ SIMT_INLINE void product_describe_op(struct walk *w, SIMT_SHARED struct product 
         mixture_open(mixture_at(w->args, 0), p, w->args, w->program, w->op, w->n_rows);
 }
 
-/* Begins the op. False: end. */
+/* Begins the op; behind its own choice (route_op.h) it is described, and what it waits for is there. False:
+ * end. */
 SIMT_INLINE bool product_begin(struct walk *w, SIMT_SHARED struct product *p, const bool has_units)
 {
-    product_describe_op(w, p, has_units);
-    if (w->before == WALK_NOTHING)
+    bool chosen = has_units && mixture_again(w) == GATE_CHOSEN;
+    if (!chosen)
+        product_describe_op(w, p, has_units);
+    if (chosen || w->before == WALK_NOTHING)
         crew_sync(&w->crew);
-    if (!walk_wait(w))
+    if (!chosen && !walk_wait(w))
         return false;
     if (has_units && p->by_unit && simt_thread() == 0) {
         mixture_tell(w);

@@ -9,8 +9,9 @@
 SIMT_KERNEL(route, struct route_args, NODE_ROUTE_THREADS, 1)
 {
     struct node_deal d = node_deal_warps(node_n_rows(&args.step), 1);
-    for (; node_more(&d); node_next_warp(&d))
+    for (; node_more(&d); node_next_warp(&d)) {
+        const struct choose_out out = {node_row(&args.out, d.row), NULL};
         choose_row(&args.rule, node_row(&args.in, node_input(&args.step, &args.in, d.row)),
-                   DECODER_AT(const float, args.bias), DECODER_AT(const float, args.factors),
-                   node_row(&args.out, d.row));
+                   DECODER_AT(const float, args.bias), DECODER_AT(const float, args.factors), &out);
+    }
 }

@@ -24,6 +24,8 @@
 
 SIMT_INLINE bool persistent_op(struct walk *w)
 {
+    if (route_is_due(w))
+        return route_op(w);
     switch (w->op->opcode) {
     case PROGRAM_EMBED:
         return embed_op(w);
@@ -39,8 +41,6 @@ SIMT_INLINE bool persistent_op(struct walk *w)
         return gate_op(w);
     case PROGRAM_JOIN:
         return join_op(w);
-    case PROGRAM_ROUTE:
-        return route_op(w);
     case PROGRAM_CONV:
         return convolve_op(w);
     case PROGRAM_DELTA:

@@ -249,6 +249,7 @@ static void put_program(struct cuda_decoder *d, struct image *m)
             p->ops[i].flags |= PROGRAM_GENERAL;
     }
     plan_attention(p);
+    plan_choices(p);
 }
 
 static int put_tables(struct cuda_decoder *d, struct image *m, struct error *err)

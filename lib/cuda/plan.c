@@ -304,3 +304,19 @@ void plan_attention(struct program *program)
         before = op;
     }
 }
+
+void plan_choices(struct program *program)
+{
+    for (uint32_t i = 1; i + 1 < program->n_ops; i++) {
+        struct program_op *op = &program->ops[i], *end = program->ops + program->n_ops;
+        if (op->opcode != PROGRAM_ROUTE || op[1].opcode != PROGRAM_EXPERTS ||
+            !program_is_gated(op[1].epilogue))
+            continue;
+        op->flags |= PROGRAM_CHOOSES;
+        op[1].flags |= PROGRAM_CHOOSES;
+        for (op += 2; op < end && op->opcode != PROGRAM_EXPERTS; op++) /* the summed one */
+            continue;
+        if (op < end)
+            op->flags |= PROGRAM_CHOOSES;
+    }
+}

@@ -226,6 +226,16 @@ static void walk_open_heads(struct walk *w, struct product *p)
         p->out = (uint64_t)(uintptr_t)fleet.out[w->index];
 }
 
+/* What the block's warps would have chosen for themselves. */
+static void walk_choose(const struct walk *w)
+{
+    uint32_t n_used = w->op->route.n_used;
+    float *choice = mixture_own(w->args);
+    for (uint32_t row = 0; row < w->n_rows; row++)
+        for (uint32_t u = 0; u < n_used; u++)
+            choice[row * 2 * n_used + u] = (float)walk_expert(w->op, row, u);
+}
+
 /* An op of several products: unit after unit. */
 static bool walk_units(struct walk *w)
 {
@@ -238,6 +248,8 @@ static bool walk_units(struct walk *w)
         mixture_open(m, p, w->args, fleet.program, w->op, w->n_rows);
     if (fleet.out) /* all blocks are in this op */
         x->inner = x->parts = (uint64_t)(uintptr_t)fleet.out[w->index];
+    if (mixture_is_chosen(w->op) && m->own)
+        walk_choose(w);
     mixture_tell(w);
     p->first_column = 0;
     p->end_column = 1;
@@ -268,9 +280,14 @@ static bool walk_has_phase(const struct program_op *op, const struct walk_step *
 static bool walk_op(struct walk *w)
 {
     const struct walk_step as = {.n_rows = w->n_rows, .lone = w->seen->lone_rows};
+    bool own = mixture_chooses(w->op, w->n_rows);
+    if (own && w->op->opcode == PROGRAM_ROUTE)
+        return true;
+    uint32_t earlier = own && mixture_is_chosen(w->op) ? DECODER_PHASES : 0; /* ROUTE is not waited for */
+    w->before -= earlier;
     if (!walk_wait(w))
         return false;
-    walk_expect(w->op->wait == w->before && w->op->signal == w->index * DECODER_PHASES,
+    walk_expect(w->op->wait == w->before + earlier && w->op->signal == w->index * DECODER_PHASES,
                 "op %u waits for counter %u, the plan says %u", w->index, w->before, w->op->wait);
     if (w->before != WALK_NOTHING) {
         walk_check_arrivals(w, w->before);

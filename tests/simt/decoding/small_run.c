@@ -21,6 +21,8 @@ void small_run_open(struct small_run *r, uint32_t n_blocks, uint32_t n_stages, u
 {
     *r = (struct small_run){.n_steps = n_steps, .n_slots = n_slots};
     small_model_open(&r->model);
+    if (n_blocks == 3)
+        plan_choices(r->model.program);
     small_rig_open(&r->rig, &r->model, n_blocks, n_stages);
 }
 

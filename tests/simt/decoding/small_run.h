@@ -12,7 +12,8 @@ struct small_run {
     struct small_answer *answers[256]; /* results of the most recent feeds */
 };
 
-/* A launch has n_steps steps, two at most; n_slots of a step's slots get rows. */
+/* A launch has n_steps steps, two at most; n_slots of a step's slots get rows. Of three blocks each chooses
+ * the experts of few rows for itself. */
 void small_run_open(struct small_run *r, uint32_t n_blocks, uint32_t n_stages, uint32_t n_steps,
                     uint32_t n_slots);
 void small_run_close(struct small_run *r);

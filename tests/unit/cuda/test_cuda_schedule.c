@@ -149,7 +149,8 @@ static void open_mixture(struct model *m, const struct mixture_shape *s, uint32_
     add_op(m, PROGRAM_EMBED)->weight[0] = head;
     for (uint32_t l = 0; l < LAYERS; l++) {
         add_product(m, PROGRAM_STORE, router, 1);
-        add_op(m, PROGRAM_ROUTE);
+        add_op(m, PROGRAM_ROUTE)->route =
+            (struct route_rule){.n_experts = (uint16_t)s->n_experts, .n_used = (uint16_t)s->n_used};
         add_experts(m, s, PROGRAM_SWIGLU, gate, 2);
         if (s->n_used > 1)
             add_product(m, PROGRAM_SWIGLU, shared, 2);
@@ -421,9 +422,42 @@ Test(cuda_schedule, of_a_mixture_every_chosen_expert_is_fetched_and_finished_onc
         for (uint32_t n_blocks = 1; n_blocks <= MAX_BLOCKS; n_blocks += 1 + n_blocks / 3)
             walk(&m, n_blocks, &devices[n_blocks % N_DEVICES], n_blocks % 2 ? SHALLOW : AS_PLANNED);
         walk(&m, 5, &devices[i % N_DEVICES], FINISHING);
+        plan_choices(m.program); /* from here on each block chooses for itself where rows are few */
+        for (uint32_t n_blocks = 1; n_blocks <= MAX_BLOCKS; n_blocks += 1 + n_blocks / 2)
+            walk(&m, n_blocks, &devices[n_blocks % N_DEVICES], n_blocks % 2 ? AS_PLANNED : SHALLOW);
         walk(&m, 132, &devices[2], FINISHING);
         free(m.program);
     }
+}
+
+/* An op between them would be one more that a block does before it chooses. */
+Test(cuda_schedule, blocks_choose_for_themselves_where_the_experts_follow_their_route_at_once)
+{
+    struct model m;
+    open_mixture(&m, &mixtures[0], TILE_NONE, 0);
+    struct program_op *ops = m.program->ops, *second = NULL;
+    for (uint32_t i = 0; i < m.program->n_ops; i++)
+        second = ops[i].opcode == PROGRAM_ROUTE ? &ops[i] : second; /* of the last layer */
+    const struct program_op moved = second[0];
+    second[0] = second[1];
+    second[1] = moved; /* now an op is missing between this one and the products that follow it */
+    plan_choices(m.program);
+    for (uint32_t i = 0; i < m.program->n_ops; i++) {
+        bool of_mixture = ops[i].opcode == PROGRAM_ROUTE || ops[i].opcode == PROGRAM_EXPERTS;
+        bool marked = ops[i].flags & PROGRAM_CHOOSES;
+        cr_assert_eq(marked, of_mixture && &ops[i] < second, "op %u", i);
+    }
+    free(m.program);
+}
+
+/* Fewer than 32 of 128 experts' rows are taken one by one; eight choices of eight have room. */
+Test(cuda_schedule, a_step_of_up_to_eight_rows_has_room_for_its_own_choices_of_eight)
+{
+    cr_assert(mixture_is_own(PROGRAM_CHOOSES, 1, 8, 128));
+    cr_assert(mixture_is_own(PROGRAM_CHOOSES, 8, 8, 128));
+    cr_assert_not(mixture_is_own(PROGRAM_CHOOSES, 9, 8, 128));
+    cr_assert_not(mixture_is_own(0, 1, 8, 128));
+    cr_assert_not(mixture_is_own(PROGRAM_CHOOSES, 2, 8, 8), "they are gathered");
 }
 
 Test(cuda_schedule, every_heads_matrix_is_fetched_and_finished_once, .timeout = 1200)
