@@ -4,7 +4,7 @@
  * Thread: all compute threads of every block together. Errors: false: end, as interpreter.h says. */
 #pragma once
 #include "mixture.h"
-#include "matmul/product.h"
+#include "matmul/product_wide.h"
 
 /* Quantises what the product multiplies: the step's rows by all blocks together if it is wide, else by each
  * block for itself; of units, the columns of all together if rows are gathered, else the unit's (of experts

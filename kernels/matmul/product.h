@@ -19,13 +19,13 @@
  *
  * Columns are NARROW (up to 8, and they fit the work area: every block quantises them for itself, no extra
  * hop) or WIDE (quantised once by all blocks together into global memory, in a phase of its own, then read
- * from there in chunks of 16): product_is_wide() decides, the same everywhere.
+ * from there in chunks of 16: product_wide.h): product_is_wide() decides, the same everywhere.
  *
  * The description of the product lies in shared memory (struct product): any thread may index it. The compute
  * warps and the producer have one each, so that neither waits for the other.
  *
- * Floor: the packed bytes of the matrices, once. One barrier of the compute warps per 8 / columns stages (two
- * per stage when wide); per pair and super-block one load and one addition, without bank conflicts with 8
+ * Floor: the packed bytes of the matrices, once. One barrier of the compute warps per 8 / columns stages;
+ * per pair and super-block one load and one addition, without bank conflicts with 8
  * columns or one. Matches lib/cpu/matmul/team_matmul.c in every bit; NaNs may differ in payload.
  *
  * Thread: product_produce() and product_ask_vectors(): all lanes of the producer warp. product_open(): one
@@ -422,18 +422,17 @@ SIMT_INLINE SIMT_SHARED float *product_values(const bool wide, uint32_t shift, S
     return wide ? all : all + half * SCHEDULE_MAX_SUPERS * PRODUCT_PANEL + stage * per_stage;
 }
 
-/* Multiplies this warp's super-blocks of a stage; one tile type. */
-SIMT_INLINE void product_items(const uint32_t type, const bool one, const bool is_far,
-                               const struct activation *x, const SIMT_SHARED char *stage,
-                               SIMT_SHARED float *values, uint32_t shift, uint32_t n_items,
-                               uint32_t first_super, uint32_t n_supers, uint32_t first, uint32_t n_threads)
+/* Multiplies this warp's super-blocks of a stage by a near panel; one tile type. */
+SIMT_INLINE void product_items(const uint32_t type, const bool one, const struct activation *x,
+                               const SIMT_SHARED char *stage, SIMT_SHARED float *values, uint32_t shift,
+                               uint32_t n_items, uint32_t first_super, uint32_t n_supers, uint32_t first,
+                               uint32_t n_threads)
 {
-    const uint32_t n_panels = is_far ? TILE_MAX_PANEL : 1, bytes = tile_super_bytes(type);
-    const uint32_t log2 = is_far ? 3 : one ? 0 : shift;
+    const uint32_t bytes = tile_super_bytes(type), log2 = one ? 0 : shift;
     for (uint32_t each = simt_opaque(first); each < n_items; each += simt_opaque(n_threads) / SIMT_LANES) {
         uint32_t item = simt_opaque(each);
         uint32_t lane = simt_opaque(simt_lane()), g = lane / 4, t = lane % 4;
-        SIMT_SHARED float *to = values + (item * n_panels * TILE_ROWS << log2);
+        SIMT_SHARED float *to = values + (item * TILE_ROWS << log2);
         const SIMT_SHARED char *tile = stage + item * bytes;
         uint32_t super = first_super + item;
         float v[TILE_MAX_PANEL][4];
@@ -445,30 +444,23 @@ SIMT_INLINE void product_items(const uint32_t type, const bool one, const bool i
             product_put(to, 0, g + 8, 2 * t, v[0][1], 0);
             continue;
         }
-        if (!tile_is_float(type))
-            tile_multiply(type, n_panels, is_far, tile, lane, x, super, v);
-#pragma unroll
-        for (uint32_t i = 0; i < n_panels; i++, to += PRODUCT_PANEL) {
-            if (!tile_is_float(type)) {
-                product_put(to, log2, g, 2 * t, v[i][0], v[i][1]);
-                product_put(to, log2, g + 8, 2 * t, v[i][2], v[i][3]);
-                continue;
-            }
-            uint32_t row = lane % TILE_ROWS, column = lane / TILE_ROWS * 4;
-            struct activation panel = *x;
-            panel.far += x->far_at + i * x->second;
-            tile_multiply_floats(type, is_far, tile, lane, &panel, super, v[i]);
-            product_put(to, log2, row, column, v[i][0], v[i][1]);
-            product_put(to, log2, row, column + 2, v[i][2], v[i][3]);
+        if (!tile_is_float(type)) {
+            tile_multiply(type, 1, false, tile, lane, x, super, v);
+            product_put(to, log2, g, 2 * t, v[0][0], v[0][1]);
+            product_put(to, log2, g + 8, 2 * t, v[0][2], v[0][3]);
+            continue;
         }
+        uint32_t row = lane % TILE_ROWS, column = lane / TILE_ROWS * 4;
+        tile_multiply_floats(type, false, tile, lane, x, super, v[0]);
+        product_put(to, log2, row, column, v[0][0], v[0][1]);
+        product_put(to, log2, row, column + 2, v[0][2], v[0][3]);
     }
 }
 
-/* Multiplies the stage at place->at by the columns from `column` on. A warp without a super-block returns at
- * once. */
-SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct product *p, uint32_t half,
-                                  uint32_t number, uint32_t column, const struct product_place *place,
-                                  const struct crew *crew)
+/* Multiplies the stage at place->at by the columns that every block has quantised for itself. A warp without
+ * a super-block returns at once. */
+SIMT_INLINE void product_multiply(const SIMT_SHARED struct product *p, uint32_t half, uint32_t number,
+                                  const struct product_place *place, const struct crew *crew)
 {
     struct product_label label = product_label(product_labels(place->fold), ring_passed(place->at));
     uint32_t warp = simt_warp(),
@@ -477,20 +469,14 @@ SIMT_INLINE void product_multiply(const bool is_far, const SIMT_SHARED struct pr
         return;
     struct ring ring = product_ring(place);
     const SIMT_SHARED char *stage = ring_stage(&ring, place->at);
-    SIMT_SHARED float *values = product_values(is_far, p->shift, place->fold, half, number);
-    uint32_t n_columns = product_some(is_far, p, column);
-    uint64_t all = place->args ? place->args->buffers.activations : p->panels;
-    struct activation x = activation_at(product_work(place), DECODER_AT(char, all),
-                                        is_far ? ACTIVATION_COLUMNS : n_columns, p->forms);
-    uint32_t panel_bytes = p->n_supers * x.super_bytes;
-    x.far_at = (uint32_t)(p->panels - all) + column / ACTIVATION_COLUMNS * panel_bytes;
-    x.second = n_columns > ACTIVATION_COLUMNS ? panel_bytes : 0;
+    SIMT_SHARED float *values = product_values(false, p->shift, place->fold, half, number);
+    struct activation x = activation_at(product_work(place), NULL, p->end_column - p->first_column, p->forms);
 #define PRODUCT_CASE(type, one)                                                                              \
     case type:                                                                                               \
-        product_items(type, one, is_far, &x, stage, values, p->shift, label.n_items, label.first_item,       \
-                      p->n_supers, first, crew->n_threads);                                                  \
+        product_items(type, one, &x, stage, values, p->shift, label.n_items, label.first_item, p->n_supers,  \
+                      first, crew->n_threads);                                                               \
         return
-    if (!is_far && p->shift == 0) /* a single sequence */
+    if (p->shift == 0) /* a single sequence */
         switch (label.type) {
             PRODUCT_CASE(TILE_Q4_K, true);
             PRODUCT_CASE(TILE_Q5_K, true);
@@ -656,7 +642,7 @@ SIMT_INLINE void product_settle(const enum product_form form, const SIMT_SHARED 
     }
 }
 
-/* Multiplies this block's share by the columns that were quantised last, up to 8. False: end. A warp whose
+/* Multiplies this block's share by the columns that it quantised last, up to 8. False: end. A warp whose
  * stage does not come goes to the next barrier, as the others do in their time. */
 SIMT_INLINE bool product_run_narrow(const SIMT_SHARED struct product *p, const struct product_place *place,
                                     const struct crew *crew)
@@ -666,7 +652,7 @@ SIMT_INLINE bool product_run_narrow(const SIMT_SHARED struct product *p, const s
         struct ring ring = product_ring(place);
         bool told = !ring_take(&ring, place->at, place->guard);
         if (!told) {
-            product_multiply(false, p, half, n, p->first_column, place, crew);
+            product_multiply(p, half, n, place, crew);
             more = !product_label(product_labels(place->fold), ring_passed(place->at)).ends;
             ring = product_ring(place);
             ring_give(&ring, place->at);
@@ -685,39 +671,4 @@ SIMT_INLINE bool product_run_narrow(const SIMT_SHARED struct product *p, const s
         n = 0;
     }
     return true;
-}
-
-/* The same with columns from global memory, all of them: 16 at a time, stage after stage. */
-SIMT_INLINE bool product_run_wide(const SIMT_SHARED struct product *p, const struct product_place *place,
-                                  const struct crew *crew)
-{
-    for (bool more = true; more;) {
-        struct ring ring = product_ring(place);
-        bool told = !ring_take(&ring, place->at, place->guard);
-        SIMT_SMALL_LOOP
-        for (uint32_t column = p->first_column; column < p->end_column; column += PRODUCT_WIDE) {
-            uint32_t number = ring_passed(place->at);
-            if (!told)
-                product_multiply(true, p, 0, 0, column, place, crew);
-            if (crew_any(crew, told))
-                return false;
-            more = !product_label(product_labels(place->fold), number).ends;
-            if (column + PRODUCT_WIDE >= p->end_column) {
-                ring = product_ring(place);
-                ring_give(&ring, place->at);
-            }
-            product_settle(PRODUCT_FAR, p, number, 0, 1, column, place, crew);
-            crew_sync(crew);
-        }
-    }
-    return true;
-}
-
-/* Multiplies this block's share, if it has one, by the columns that were quantised last. False: end. */
-SIMT_INLINE bool product_run(const SIMT_SHARED struct product *p, const struct product_place *place,
-                             const struct crew *crew)
-{
-    if (product_first_group(p) >= p->n_groups)
-        return true;
-    return p->wide ? product_run_wide(p, place, crew) : product_run_narrow(p, place, crew);
 }

@@ -3,7 +3,7 @@
  * read the description after their next barrier with it. */
 #pragma once
 #include "abi/node_args.h"
-#include "product.h"
+#include "product_wide.h"
 
 /* Returns the largest group of tiles that fits a stage and still gives every block one. */
 SIMT_INLINE uint32_t product_group_tiles(uint32_t stage_supers, uint32_t n_supers, uint32_t n_tiles)

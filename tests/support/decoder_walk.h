@@ -17,6 +17,7 @@
 #include "cuda/plan.h"
 #include "abi/arith.h"
 #include "experts/mixture.h"
+#include "matmul/product_wide.h"
 #include "persistent/persistent_loop.h"
 
 /* A step, as far as the walk depends on it. */

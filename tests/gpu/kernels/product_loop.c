@@ -4,7 +4,7 @@
  * a producer warp. Floor: n_rounds * n_copies * copy_bytes bytes, once. This only times the products;
  * tests/simt and the witness parts check their results. */
 #include "guard.h"
-#include "matmul/product.h"
+#include "matmul/product_wide.h"
 
 SIMT_INLINE void describe(SIMT_SHARED struct product *p, const struct product_loop_args *args)
 {
