@@ -118,6 +118,15 @@ static void set_shape(struct cuda_decoder *d, const struct model_config *c)
     a->deadline_ns = d->stall_ns / 2;
 }
 
+/* The most rows of a step: those whose sums fit the work area. Of many, each compute warp has equally many
+ * chunks of 16 (product_wide.h): 16 chunks on 14 warps would take two rounds where 14 take one. */
+static uint32_t most_rows(const struct cuda_decoder *d)
+{
+    uint32_t rows = d->plan.shared.work_bytes / product_work_bytes(1), even = d->args.n_crew / 32 * 16;
+    rows = rows < STEP_MAX_ROWS_CUDA ? rows : STEP_MAX_ROWS_CUDA;
+    return rows > even ? rows / even * even : rows;
+}
+
 /* Sets the grid, the shared memory and the most rows of a step. */
 static int make_plan(struct cuda_decoder *d, struct error *err)
 {
@@ -136,9 +145,7 @@ static int make_plan(struct cuda_decoder *d, struct error *err)
         return rc;
     d->args.shared = d->plan.shared;
     d->args.n_counters = d->plan.n_counters;
-    d->max_rows = d->plan.shared.work_bytes / product_work_bytes(1);
-    d->max_rows = d->max_rows < STEP_MAX_ROWS_CUDA ? d->max_rows : STEP_MAX_ROWS_CUDA;
-    d->args.buffers.max_rows = d->max_rows;
+    d->max_rows = d->args.buffers.max_rows = most_rows(d);
     return 0;
 }
 
