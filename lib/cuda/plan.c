@@ -117,6 +117,7 @@ struct needs {
     uint32_t widest;           /* values of a product's longest input */
     uint32_t forms;            /* enum activation_form: forms in which products read inputs */
     uint32_t work, fold, uses; /* least bytes of each part */
+    uint32_t choices;          /* bytes of the choices that a block makes for itself: the last of its gates */
 };
 
 /* Experts take their columns one at a time, and all of them from the work area. */
@@ -145,9 +146,12 @@ static void find_needs(struct needs *n, const struct program *p, const struct de
     *n = (struct needs){.work = most + DECODER_KEPT_BYTES > attend ? most : attend - DECODER_KEPT_BYTES,
                         .fold = PRODUCT_FOLD_BYTES,
                         .uses = n_counters * 4};
-    for (uint32_t i = 0; i < p->n_ops; i++)
+    for (uint32_t i = 0; i < p->n_ops; i++) {
         if (is_product(&p->ops[i]))
             add_needs(n, &p->ops[i], matrices);
+        if (p->ops[i].opcode == PROGRAM_EXPERTS)
+            n->choices = DECODER_CHOICE_BYTES;
+    }
 }
 
 /* Lays shared memory out with stages of this size and a work area for `rows` quantised rows. Returns the
@@ -156,11 +160,13 @@ static uint32_t lay_out(struct decoder_shared *s, const struct needs *n, uint32_
                         uint32_t shared_bytes)
 {
     uint32_t work = activation_panel_bytes(rows, n->widest, n->forms);
-    *s = (struct decoder_shared){.mbarriers = 0,
-                                 .uses = round_up(SCHEDULE_MAX_STAGES * 16 + DECODER_GATES_BYTES, LINE),
-                                 .stage_bytes = round_up(stage_bytes, LINE),
-                                 .work_bytes = round_up(work > n->work ? work : n->work, LINE),
-                                 .fold_bytes = round_up(n->fold, LINE)};
+    *s = (struct decoder_shared){
+        .mbarriers = 0,
+        .uses = round_up(SCHEDULE_MAX_STAGES * 16 + DECODER_GATES_BYTES - DECODER_CHOICE_BYTES + n->choices,
+                         LINE),
+        .stage_bytes = round_up(stage_bytes, LINE),
+        .work_bytes = round_up(work > n->work ? work : n->work, LINE),
+        .fold_bytes = round_up(n->fold, LINE)};
     s->fold = s->uses + round_up(n->uses, LINE);
     uint32_t fixed = s->fold + s->fold_bytes + DECODER_KEPT_BYTES + s->work_bytes;
     uint32_t room = shared_bytes / LINE * LINE;

@@ -283,6 +283,20 @@ Test(cuda_schedule, a_group_has_the_fewest_tiles_that_make_the_fewest_rounds)
 
 /* --- shared memory --- */
 
+/* Choices are the last of what lies before the counts; only experts have some. */
+Test(cuda_schedule, a_mixture_has_room_for_the_choices_that_a_block_makes)
+{
+    for (uint32_t i = 0; i < N_MIXTURES; i++) {
+        struct model m;
+        struct plan p;
+        open_mixture(&m, &mixtures[i], TILE_Q4_K, i);
+        open_plan(&p, &m, 132, devices[i % N_DEVICES].shared_bytes);
+        cr_assert_leq(p.shared.n_stages * 16 + DECODER_GATES_BYTES, p.shared.uses);
+        plan_close(&p);
+        free(m.program);
+    }
+}
+
 Test(cuda_schedule, parts_of_shared_memory_do_not_overlap_and_the_ring_is_deep_enough)
 {
     for (uint32_t i = 0; i < N_SHAPES; i++)
@@ -292,7 +306,8 @@ Test(cuda_schedule, parts_of_shared_memory_do_not_overlap_and_the_ring_is_deep_e
             open_model(&m, &shapes[i], i % 2 ? TILE_Q4_K : TILE_NONE, i);
             open_plan(&p, &m, 132, devices[d].shared_bytes);
             const struct decoder_shared *s = &p.shared;
-            const uint32_t parts[][2] = {{s->mbarriers, s->n_stages * 16 + DECODER_GATES_BYTES},
+            const uint32_t gates = DECODER_GATES_BYTES - DECODER_CHOICE_BYTES; /* there are no experts */
+            const uint32_t parts[][2] = {{s->mbarriers, s->n_stages * 16 + gates},
                                          {s->uses, p.n_counters * 4},
                                          {s->fold, s->fold_bytes},
                                          {s->work, DECODER_KEPT_BYTES + s->work_bytes},
