@@ -371,13 +371,15 @@ Test(cuda_twin, families, .timeout = 1200)
  * three rows take them one by one, others gather them. */
 Test(cuda_twin, mixtures, .timeout = 1200)
 {
-    static const struct circumstances all[] = {{MOE3, EXECUTOR_PERSISTENT, KV_F16, "3", "90", 30},
-                                               {MOE3, EXECUTOR_PERSISTENT, KV_Q8_0, "13", "80", 10},
-                                               {MOE2, EXECUTOR_PERSISTENT, KV_BF16, "2", "80", 10},
-                                               {GLM4, EXECUTOR_PERSISTENT, KV_F16, "5", "90", 10},
-                                               {OSS, EXECUTOR_PERSISTENT, KV_F16, "2", "90", 10},
-                                               {MOE3, EXECUTOR_EAGER, KV_F16, "2", "80", 10},
-                                               {OSS, EXECUTOR_GRAPH, KV_Q8_0, "3", "90", 10}};
+    static const struct circumstances all[] = {
+        {MOE3, EXECUTOR_PERSISTENT, KV_F16, "3", "90", 30},
+        {MOE3, EXECUTOR_PERSISTENT, KV_Q8_0, "13", "80", 10},
+        {MOE2, EXECUTOR_PERSISTENT, KV_BF16, "2", "80", 10},
+        {GLM4, EXECUTOR_PERSISTENT, KV_F16, "5", "90", 10},
+        {OSS, EXECUTOR_PERSISTENT, KV_F16, "2", "90", 10},
+        {"tiny-qwen3moe-many", EXECUTOR_PERSISTENT, KV_F16, "3", "90", 10, "q8_0"},
+        {MOE3, EXECUTOR_EAGER, KV_F16, "2", "80", 10},
+        {OSS, EXECUTOR_GRAPH, KV_Q8_0, "3", "90", 10}};
     live_all(all, sizeof all / sizeof *all, 61);
 }
 

@@ -68,7 +68,7 @@ static struct attend_shape shape_of(uint64_t n)
         make_general(&s, n / 3);
     if (behind) { /* a window of several splits, behind which their size stays, and rows that see other ones
                    */
-        s.window = n % 120 == 99 ? 120 : 740;
+        s.window = n % 120 == 99 ? 120 : n % 120 == 39 ? 1040 : 740; /* the second has splits of two pages */
         s.chunk = 20;
         s.ratio = 2; /* several rows in a group */
     }

@@ -11,8 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_OPS  3
-#define MAX_ROWS 40
+#define MAX_OPS   3
+#define MAX_ROWS  40 /* where no other number is wished */
+#define MOST_ROWS 240
 
 static const uint32_t types[] = {
     QUANT_Q4_K,    QUANT_Q6_K,   QUANT_Q8_0,  QUANT_Q5_K,  QUANT_Q5_0,  QUANT_Q4_0,   QUANT_Q2_K,
@@ -63,6 +64,7 @@ struct product_case {
     struct simt_machine *machine;
     struct product_wish wish;
     uint32_t n_ops, k, n_rows, n_logits, n_blocks;
+    uint32_t max_rows; /* of the buffers */
     struct op ops[MAX_OPS];
     struct program *program;
     struct step *step;
@@ -253,12 +255,12 @@ static void open_rows(struct product_case *c, bool extreme)
         p->buffers[i] = (struct program_buffer){p->row_floats, widths[i]};
         p->row_floats += widths[i];
     }
-    c->rows = buffer((size_t)MAX_ROWS * p->row_floats * 4);
+    c->rows = buffer((size_t)c->max_rows * p->row_floats * 4);
     c->logits = buffer(STEP_MAX_LOGITS * 80 * 4);
-    for (uint32_t row = 0; row < MAX_ROWS; row++)
+    for (uint32_t row = 0; row < c->max_rows; row++)
         random_floats((float *)c->rows.data + (size_t)row * p->row_floats, p->row_floats,
                       extreme && below(2));
-    for (uint32_t row = 0; row < MAX_ROWS && c->wish.huge_first; row++)
+    for (uint32_t row = 0; row < c->max_rows && c->wish.huge_first; row++)
         for (uint32_t i = 0; i < 3; i++)
             ((float *)c->rows.data)[(size_t)row * p->row_floats + p->buffers[i].offset] =
                 row % 2 ? -6e5f : 5e5f;
@@ -286,7 +288,7 @@ static void open_step(struct product_case *c)
 static void open_shared(struct product_case *c, uint32_t forms)
 {
     struct decoder_shared *s = &c->args.shared;
-    uint32_t sums = product_work_bytes(MAX_ROWS);
+    uint32_t sums = product_work_bytes(c->max_rows);
     uint32_t panel = activation_panel_bytes(between(1, 8), c->k, forms);
     s->stage_bytes = (s->stage_bytes + 127) / 128 * 128;
     s->n_stages = between(2, 4);
@@ -302,8 +304,8 @@ static void open_shared(struct product_case *c, uint32_t forms)
 static void open_args(struct product_case *c)
 {
     uint32_t forms = ACTIVATION_INTEGERS | ACTIVATION_FLOATS;
-    c->panels = buffer(activation_buffer_bytes(MAX_ROWS, c->k, forms));
-    c->factors = buffer(MAX_ROWS * 4);
+    c->panels = buffer(activation_buffer_bytes(c->max_rows, c->k, forms));
+    c->factors = buffer(c->max_rows * 4);
     c->counters = buffer((size_t)MAX_OPS * DECODER_PHASES * DECODER_LINE * 4);
     c->words = buffer(DECODER_LINE * 4);
     struct decoder_args *a = &c->args;
@@ -318,7 +320,7 @@ static void open_args(struct product_case *c)
                                           .logits = address(c->logits.data),
                                           .activations = address(c->panels.data),
                                           .factors = address(c->factors.data),
-                                          .max_rows = MAX_ROWS,
+                                          .max_rows = c->max_rows,
                                           .row_floats = c->program->row_floats,
                                           .logits_stride = 80};
     a->n_counters = c->n_ops * DECODER_PHASES;
@@ -374,8 +376,8 @@ static void compute_op(const struct product_case *c, uint32_t i)
     const struct program_op *op = &c->program->ops[i];
     const struct op *o = &c->ops[i];
     uint32_t n_rows = op->flags & PROGRAM_HEAD ? c->n_logits : c->n_rows;
-    static float y[3][MAX_ROWS * 80];
-    float r[MAX_ROWS];
+    static float y[3][MOST_ROWS * 80];
+    float r[MOST_ROWS];
     for (uint32_t j = 0; j < op->n_weights; j++)
         multiply(c, op, o, j, n_rows, y[j]);
     for (uint32_t row = 0; row < n_rows; row++) {
@@ -410,6 +412,7 @@ struct product_case *product_case_open(uint64_t seed, struct product_wish wish)
     if (!c)
         abort();
     *c = (struct product_case){.machine = simt_open(), .wish = wish};
+    c->max_rows = wish.n_rows > MAX_ROWS ? wish.n_rows : MAX_ROWS;
     c->program = calloc(1, sizeof *c->program + MAX_OPS * sizeof(struct program_op));
     c->step = aligned_alloc(16, sizeof *c->step);
     if (!c->machine || !c->program || !c->step)

@@ -9,7 +9,7 @@ struct product_case;
 /* Parameters that are not left to the seed. */
 struct product_wish {
     bool small;      /* few warps and short rows, for many runs */
-    uint32_t n_rows; /* rows of the step: up to 8 make its products narrow; 0: any number */
+    uint32_t n_rows; /* rows of the step: up to 8 make its products narrow; at most 240; 0: up to 40 */
     uint32_t k;      /* 0: any up to 3,072 */
     bool huge_first; /* the first value of every input is a thousand times the largest of the others */
 };

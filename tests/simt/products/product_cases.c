@@ -35,6 +35,18 @@ static uint32_t run_long(void)
     return failures;
 }
 
+/* Prompts: from 65 rows on by columns, on any number of warps; 224 rows are one round of 14 warps, and 240
+ * have room for fewer sums than two rounds take. */
+static uint32_t run_prompts(void)
+{
+    static const uint32_t ks[] = {512, 256, 800, 1024, 544}, rows[] = {65, 224, 100, 240};
+    uint32_t failures = 0;
+    for (uint32_t i = 0; i < 16; i++)
+        failures += !run(1000 + i, (struct product_wish){.n_rows = rows[i % 4], .k = ks[i % 5]});
+    printf("16 prompts' programs, %u failures\n", failures);
+    return failures;
+}
+
 int main(int argc, char **argv)
 {
     uint64_t first = argc > 1 ? strtoull(argv[1], NULL, 10) : 0;
@@ -44,6 +56,6 @@ int main(int argc, char **argv)
         failures += !run(seed, (struct product_wish){0});
     printf("%llu products' programs, %u failures\n", (unsigned long long)n, failures);
     if (argc > 3)
-        failures += run_long();
+        failures += run_long() + run_prompts();
     return failures ? 1 : 0;
 }
