@@ -10,7 +10,8 @@
  *                 applies table edits and slot settings, resolves tokens, then releases `published`
  *   blocks        see `published`, do the step's page ops, then every op of the program; a block that has
  *                 done its part of an op adds 1 to the op's counter; no block starts the next op before all
- *                 blocks have added theirs
+ *                 blocks have added theirs (where blocks choose experts for themselves, EXPERTS does not
+ *                 wait for ROUTE: mixture_layout.h)
  *   I/O warp      sees the last op's counter, copies results to the pinned result ring, releases `completed`
  *
  * Counters (dependency.h) are cumulative: every block signals every op it passes, with or without work, so a

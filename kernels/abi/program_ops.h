@@ -22,7 +22,8 @@
  *              GEGLU      out = gelu(y_0) * y_1
  *              RESIDUAL   out += sum of weight * y_0; each expert reads its own k columns of `in`
  *              STORE      out = that sum
- *            the choice stands in the columns from gate_col of buffer `choice`
+ *            the choice stands in the columns from gate_col of buffer `choice`, or, with PROGRAM_CHOOSES and
+ *            few rows, in each block's shared memory
  *   ATTEND   QK-norm (if gains), V-norm, RoPE, K and V appended to the cache, attention as the op's kind says;
  *            in = [q|k|v], out = heads; weight[0]: sinks
  *   CONV     prepares the rows of a recurrent layer in place (kernels/abi/delta.h): convolution by the taps weight[0]

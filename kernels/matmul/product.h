@@ -521,7 +521,7 @@ SIMT_INLINE SIMT_GLOBAL float *product_out(const SIMT_SHARED struct product *p,
 }
 
 /* Returns whether the result needs the old value of its destination: x, or gate's y, which this thread has
- * stored there. */
+ * stored there, or, of a wide product by columns, another lane of its warp: ring_give() lies between. */
 SIMT_INLINE bool product_adds(const SIMT_SHARED struct product *p, uint32_t matrix)
 {
     return p->epilogue == PROGRAM_RESIDUAL || p->epilogue >= PROGRAM_TIMES_SILU ||

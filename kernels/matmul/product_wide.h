@@ -8,8 +8,8 @@
  * a chunk of an earlier stage, as far as the ring goes. All stages of a group have the same owners; the
  * chunks of the next group begin at the warp behind the last one's, so that all warps have equally many.
  *
- * Few: by super-blocks, as in a narrow product. The warps write the values of one chunk to the fold area,
- * meet, and add them up (product_settle()).
+ * Few: by super-blocks, from warp 0 on in every stage. The warps write the values of one chunk to the fold
+ * area, meet, and add them up (product_settle()).
  *
  * Sums lie in the work area: [slot][half of K 2][panel 2][lane 32][4] floats. A warp has the slots of its
  * number, of that plus the number of warps, and so on, whichever chunks it owns. Where the work area has no

@@ -11,7 +11,7 @@
 
 /* Behind "blk.<layer>.": what may be there without a use. */
 static const char *const spare_parts[] = {
-    "nextn.",         /* of blocks that predict further tokens */
+    "nextn.",         /* tensors of blocks that predict further tokens */
     "attn_rot_embd.", /* frequencies that old converters wrote down */
     "rope_freqs.",
     "rope_factors_", /* read once, for all layers */
@@ -60,7 +60,7 @@ static bool is_replaced(const struct model_config *c, uint32_t layer, const char
 /* Returns whether the model is another one without the tensor. */
 static bool is_part_of_result(const struct model *m, const char *name)
 {
-    if (ends_with(name, ".input_scale")) /* of activations in four bits, which Hearth keeps in eight */
+    if (ends_with(name, ".input_scale")) /* it scales activations of four bits; ours have eight */
         return false;
     if (strncmp(name, "blk.", 4) != 0)
         return begins_with_any(name, whole);

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define MAX_OPS   3
-#define MAX_ROWS  40 /* where no other number is wished */
+#define MAX_ROWS  40 /* rows of a case that wishes for no other number */
 #define MOST_ROWS 240
 
 static const uint32_t types[] = {
@@ -64,7 +64,7 @@ struct product_case {
     struct simt_machine *machine;
     struct product_wish wish;
     uint32_t n_ops, k, n_rows, n_logits, n_blocks;
-    uint32_t max_rows; /* of the buffers */
+    uint32_t max_rows; /* rows for which the buffers have room */
     struct op ops[MAX_OPS];
     struct program *program;
     struct step *step;

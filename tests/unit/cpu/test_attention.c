@@ -534,7 +534,7 @@ static void check_splits(uint32_t window, uint32_t expected, bool dealt)
 Test(attention, a_window_deals_the_splits_that_it_sees_and_no_others)
 {
     check_splits(0, 17, true);    /* splits of 256 tokens */
-    check_splits(2048, 17, true); /* of 128: the window's, which end inside one on both sides */
+    check_splits(2048, 17, true); /* of 128 tokens; the window begins and ends inside one */
     check_splits(1000, 16, true); /* of 64 */
     check_splits(600, 10, true);
     check_splits(100, 0, false); /* a barrier would cost more */
