@@ -20,7 +20,9 @@
 #endif
 
 /* It has no lock: another process may keep the thread off its CPU for long, and the decoder must not wait for
- * it. */
+ * it. The kernel has one, though: that of the address space, which madvise() holds while it finds memory, and
+ * for which malloc() waits wherever it grows. So the thread has an ordinary share of the CPUs: with
+ * SCHED_IDLE it got none beside ten busy processes, and the engine waited for it for ten seconds. */
 struct ahead {
     struct memory_block block;
     pthread_t thread;
@@ -60,7 +62,7 @@ static void *touch(void *argument)
     struct ahead *a = argument;
     bool able = true;
     pthread_setname_np(pthread_self(), "memory-ahead");
-    sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0}); /* of this thread; a wish */
+    sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}); /* of this thread; a wish */
     while (able && !atomic_load(&a->closing)) {
         if (ahead_taken(a) >= wanted(a))
             sem_wait(&a->wakeup);

@@ -1,7 +1,7 @@
 /* prefault.h - commits physical memory for a reserved block shortly before it is used.
  * The first touch of a page makes the kernel find and clear memory, and its host too where the kernel is a
  * guest: 3 ms for 2 MB were measured, 40 ms in the middle of a step for the KV pages of two prompts. A thread
- * of low priority touches the next pages while the block is idle, up to AHEAD_BYTES beyond the used part, and
+ * touches the next pages while the block is idle, up to AHEAD_BYTES beyond the used part, and
  * sleeps otherwise. It never changes the contents. Where the kernel cannot do that (before Linux 5.14) it
  * does nothing, and the first use commits the memory.
  * Thread: open, close and ahead_use() from one thread; ahead_taken() from any. Memory: none but its own

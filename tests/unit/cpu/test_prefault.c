@@ -2,6 +2,10 @@
 #include "cpu/prefault.h"
 
 #include <criterion/criterion.h>
+#include <dirent.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -42,6 +46,43 @@ Test(ahead, nothing_is_taken_before_the_first_use)
     usleep(20000);
     cr_assert_eq(ahead_taken(a), 0);
     cr_assert_not(resident(b.data));
+    ahead_close(a);
+    memory_unmap(&b);
+}
+
+/* The thread of this process that has the name, or 0. */
+static pid_t thread_named(const char *wanted)
+{
+    pid_t found = 0;
+    DIR *tasks = opendir("/proc/self/task");
+    cr_assert_not_null(tasks);
+    for (struct dirent *d; !found && (d = readdir(tasks));) {
+        char path[300], name[32] = "";
+        (void)snprintf(path, sizeof path, "/proc/self/task/%s/comm", d->d_name);
+        FILE *f = fopen(path, "re");
+        if (f && fgets(name, sizeof name, f) && strncmp(name, wanted, strlen(wanted)) == 0)
+            found = (pid_t)atoi(d->d_name);
+        if (f)
+            (void)fclose(f);
+    }
+    closedir(tasks);
+    return found;
+}
+
+/* It holds the address space's lock while it finds memory, so it must not starve beside busy processes. */
+Test(ahead, the_thread_has_its_share_of_a_busy_machine)
+{
+    struct memory_block b;
+    struct ahead *a;
+    cr_assert_eq(memory_map(&b, 4 * MIB, "a block", NULL), 0);
+    cr_assert_eq(ahead_open(&a, &b, NULL), 0);
+    ahead_use(a, 1);
+    if (able()) {
+        wait_taken(a, b.size);
+        pid_t thread = thread_named("memory-ahead");
+        cr_assert_gt(thread, 0);
+        cr_assert_neq(sched_getscheduler(thread), SCHED_IDLE);
+    }
     ahead_close(a);
     memory_unmap(&b);
 }
