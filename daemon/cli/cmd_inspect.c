@@ -239,12 +239,12 @@ static void print_model(const struct inspection *in)
     printf("  program       %u ops for %u graph nodes\n", in->program->n_ops, graph_n_launches(in->graph));
 }
 
-/* Matrices that take more memory than the file, since it has a factor for each of them. */
+/* Matrices that take more memory than the file's, since it has a factor for each of them: all but NVFP4. */
 static uint32_t n_multiplied(const struct model *m)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < model_n_weights(m); i++)
-        n += model_weight(m, i)->multiplied;
+        n += model_weight(m, i)->multiplied && model_weight(m, i)->type != QUANT_NVFP4_SCALED;
     return n;
 }
 

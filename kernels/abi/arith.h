@@ -42,7 +42,8 @@
  *     Q4_K Q5_K Q2_K   v = fmaf(d, c, -(dmin * m))
  *     Q6_K Q3_K TQ     v = d * c
  *     IQ4_XS IQ1..IQ3  v = (d * unit) * c      unit, a power of two, is the codebook's
- *     Q8_0 Q5_0 Q4_0   v = c, as for IQ4_NL MXFP4 NVFP4
+ *     Q8_0 Q5_0 Q4_0   v = c, as for IQ4_NL MXFP4
+ *     NVFP4            v = d * c               d, an f32: the factor that a file has for a matrix or an expert, or 1
  *     Q4_1 Q5_1        v = c + m
  *     F32 F16 BF16     v = c, x taken unquantised: c = fmaf(w[k], x[k], c), k ascending
  *
@@ -161,7 +162,7 @@
 #endif
 _Static_assert(__FLT_EVAL_METHOD__ == 0, "every operation rounds to the width of its type");
 
-#define ARITH_VERSION     4
+#define ARITH_VERSION     5
 #define ARITH_BLOCK       32  /* activations per scale */
 #define ARITH_SUPER       256 /* weights per super-block */
 #define ARITH_LANES       32

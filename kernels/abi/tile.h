@@ -39,7 +39,7 @@
  *   Q5_1   nibbles, bits     8 f16 scales; then of all rows 8 f16 minimums                   3072   6
  *   MXFP4  codes             8 bf16 scales: powers of two beyond f16                         2304   4.5
  *   IQ4_NL codes             8 f16 scales                                                    2304   4.5
- *   NVFP4  codes             16 scales of type E4M3, halved when read                        2304   4.5
+ *   NVFP4  codes             16 scales of type E4M3, halved when read; then d f32 of all rows 2368   4.625
  *   CODES  codes             16 int8 scales; then d f32 of all rows; then the codebook       2384   4.66
  *   THREES threes            the same                                                        1872   3.66
  *   F16    [column / 8][row 16][column % 8]                                                  8192   16
@@ -187,6 +187,7 @@ static inline uint32_t tile_super_bytes(uint32_t type)
         return TILE_ROWS * TILE_COLUMNS * (type == TILE_F32 ? 4 : 2);
     uint32_t more = type == TILE_Q6_K     ? 2 * TILE_ROWS
                     : type == TILE_Q2_K   ? 4 * TILE_ROWS
+                    : type == TILE_NVFP4  ? 4 * TILE_ROWS
                     : tile_has_book(type) ? 5 * TILE_ROWS
                                           : 0;
     return tile_scales(type) + TILE_ROWS * TILE_ROW_SCALES * (type == TILE_Q5_1 ? 2 : 1) + more;

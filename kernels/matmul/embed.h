@@ -84,7 +84,8 @@ SIMT_INLINE void embed_scale(uint32_t type, const SIMT_GLOBAL char *tile, uint32
     } else if (tile_has_book(type)) {
         *scale = ((const SIMT_GLOBAL float *)after)[row] * (float)(int8_t)bytes[i];
     } else if (type == TILE_NVFP4) {
-        *scale = arith_from_bits((uint32_t)bytes[i] << 20) * 0x1p119f;
+        *scale =
+            ((const SIMT_GLOBAL float *)after)[row] * (arith_from_bits((uint32_t)bytes[i] << 20) * 0x1p119f);
     } else {
         *scale = type == TILE_MXFP4 ? arith_from_bits((uint32_t)halves[j] << 16) : f16_to_float(halves[j]);
         if (type == TILE_Q5_1)

@@ -117,7 +117,8 @@ SIMT_INLINE void tile_read_d(const uint32_t type, const SIMT_SHARED char *tile, 
         both = tile_load1(after + 4 * r);
     else if (type == TILE_Q6_K)
         both = *(const SIMT_SHARED uint16_t *)(after + 2 * r);
-    *d = tile_has_book(type) ? arith_from_bits(tile_load1(after + 4 * r)) : f16_to_float(both & 0xffffu);
+    bool single = type == TILE_NVFP4 || tile_has_book(type);
+    *d = single ? arith_from_bits(tile_load1(after + 4 * r)) : f16_to_float(both & 0xffffu);
     *dmin = f16_to_float(both >> 16);
 }
 
@@ -305,7 +306,7 @@ SIMT_INLINE float tile_value(const uint32_t type, float d, float dmin, float c, 
 {
     if (type == TILE_Q4_K || type == TILE_Q5_K || type == TILE_Q2_K)
         return __builtin_fmaf(d, c, -(dmin * m));
-    if (type == TILE_Q6_K || tile_has_book(type))
+    if (type == TILE_Q6_K || type == TILE_NVFP4 || tile_has_book(type))
         return d * c;
     return type == TILE_Q5_1 ? c + m : c;
 }

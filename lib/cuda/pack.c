@@ -25,6 +25,7 @@ static const struct form {
     [QUANT_MXFP4] = {TILE_MXFP4, 4, true},
     [QUANT_IQ4_NL] = {TILE_IQ4_NL, 4, true},
     [QUANT_NVFP4] = {TILE_NVFP4, 4, true},
+    [QUANT_NVFP4_SCALED] = {TILE_NVFP4, 4, true},
     [QUANT_IQ4_XS] = {TILE_CODES, 4, true, .widens = true},
     [QUANT_IQ3_XXS] = {TILE_CODES, 4, true, .widens = true},
     [QUANT_IQ3_S] = {TILE_CODES, 4, true, .widens = true},
@@ -149,6 +150,9 @@ static void put_scales(uint32_t type, uint8_t *scales, uint32_t row, const struc
         memcpy(mine, s->scale, 16);
         break;
     case TILE_NVFP4:
+        memcpy(after + 4 * row, &s->factor, 4);
+        memcpy(mine, s->scale, 16);
+        break;
     case TILE_CODES:
     case TILE_THREES:
         for (int i = 0; i < 16; i++)

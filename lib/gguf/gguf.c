@@ -424,6 +424,8 @@ static int read_tensor(struct reader *r, struct gguf_tensor *t, char *name, stru
     if ((rc = read_shape(r, t)) < 0 || (rc = take_u32(r, &t->type, "its type")) < 0 ||
         (rc = take_u64(r, &e->offset, "its offset")) < 0)
         return rc;
+    if (t->type == QUANT_NVFP4_SCALED)
+        return fail(r, -EBADMSG, "%u is no weight type", t->type);
     if (e->offset % r->g->alignment)
         return fail(r, -EBADMSG, "offset %" PRIu64 " is not a multiple of general.alignment %u", e->offset,
                     r->g->alignment);

@@ -6,19 +6,33 @@
 #include <stdbool.h>
 
 static const struct quant_traits traits_of[] = {
-    [QUANT_F32] = {"F32", 1, 4},           [QUANT_F16] = {"F16", 1, 2},
-    [QUANT_BF16] = {"BF16", 1, 2},         [QUANT_Q4_0] = {"Q4_0", 32, 18},
-    [QUANT_Q4_1] = {"Q4_1", 32, 20},       [QUANT_Q5_0] = {"Q5_0", 32, 22},
-    [QUANT_Q5_1] = {"Q5_1", 32, 24},       [QUANT_Q8_0] = {"Q8_0", 32, 34},
-    [QUANT_Q2_K] = {"Q2_K", 256, 84},      [QUANT_Q3_K] = {"Q3_K", 256, 110},
-    [QUANT_Q4_K] = {"Q4_K", 256, 144},     [QUANT_Q5_K] = {"Q5_K", 256, 176},
-    [QUANT_Q6_K] = {"Q6_K", 256, 210},     [QUANT_IQ2_XXS] = {"IQ2_XXS", 256, 66},
-    [QUANT_IQ2_XS] = {"IQ2_XS", 256, 74},  [QUANT_IQ3_XXS] = {"IQ3_XXS", 256, 98},
-    [QUANT_IQ1_S] = {"IQ1_S", 256, 50},    [QUANT_IQ4_NL] = {"IQ4_NL", 32, 18},
-    [QUANT_IQ3_S] = {"IQ3_S", 256, 110},   [QUANT_IQ2_S] = {"IQ2_S", 256, 82},
-    [QUANT_IQ4_XS] = {"IQ4_XS", 256, 136}, [QUANT_IQ1_M] = {"IQ1_M", 256, 56},
-    [QUANT_TQ1_0] = {"TQ1_0", 256, 54},    [QUANT_TQ2_0] = {"TQ2_0", 256, 66},
-    [QUANT_MXFP4] = {"MXFP4", 32, 17},     [QUANT_NVFP4] = {"NVFP4", 64, 36},
+    [QUANT_F32] = {"F32", 1, 4},
+    [QUANT_F16] = {"F16", 1, 2},
+    [QUANT_BF16] = {"BF16", 1, 2},
+    [QUANT_Q4_0] = {"Q4_0", 32, 18},
+    [QUANT_Q4_1] = {"Q4_1", 32, 20},
+    [QUANT_Q5_0] = {"Q5_0", 32, 22},
+    [QUANT_Q5_1] = {"Q5_1", 32, 24},
+    [QUANT_Q8_0] = {"Q8_0", 32, 34},
+    [QUANT_Q2_K] = {"Q2_K", 256, 84},
+    [QUANT_Q3_K] = {"Q3_K", 256, 110},
+    [QUANT_Q4_K] = {"Q4_K", 256, 144},
+    [QUANT_Q5_K] = {"Q5_K", 256, 176},
+    [QUANT_Q6_K] = {"Q6_K", 256, 210},
+    [QUANT_IQ2_XXS] = {"IQ2_XXS", 256, 66},
+    [QUANT_IQ2_XS] = {"IQ2_XS", 256, 74},
+    [QUANT_IQ3_XXS] = {"IQ3_XXS", 256, 98},
+    [QUANT_IQ1_S] = {"IQ1_S", 256, 50},
+    [QUANT_IQ4_NL] = {"IQ4_NL", 32, 18},
+    [QUANT_IQ3_S] = {"IQ3_S", 256, 110},
+    [QUANT_IQ2_S] = {"IQ2_S", 256, 82},
+    [QUANT_IQ4_XS] = {"IQ4_XS", 256, 136},
+    [QUANT_IQ1_M] = {"IQ1_M", 256, 56},
+    [QUANT_TQ1_0] = {"TQ1_0", 256, 54},
+    [QUANT_TQ2_0] = {"TQ2_0", 256, 66},
+    [QUANT_MXFP4] = {"MXFP4", 32, 17},
+    [QUANT_NVFP4] = {"NVFP4", 64, 36},
+    [QUANT_NVFP4_SCALED] = {"NVFP4", 64, 40},
 };
 
 /* Every type number of the format, including withdrawn ones, which old files still have. */
@@ -40,6 +54,8 @@ const struct quant_traits *quant_traits(uint32_t type)
 
 const char *quant_name(uint32_t type)
 {
+    if (type == QUANT_NVFP4_SCALED)
+        return traits_of[type].name;
     return type < sizeof names / sizeof *names ? names[type] : "?";
 }
 
@@ -230,10 +246,23 @@ static void unpack_mxfp4(const uint8_t *p, float *out)
 }
 
 /* 64 values: four scales, one per 16 values, and the 8 bytes of codes of each. */
-static void unpack_nvfp4(const uint8_t *p, float *out)
+static void unpack_nvfp4_by(float factor, const uint8_t *p, float *out)
 {
     for (int i = 0; i < 4; i++)
-        unpack_codes(QUANT_CODES_FP4, quant_half_ue4m3(quant_ue4m3(p[i])), p + 4 + 8 * i, 16, out + 16 * i);
+        unpack_codes(QUANT_CODES_FP4, factor * quant_half_ue4m3(quant_ue4m3(p[i])), p + 4 + 8 * i, 16,
+                     out + 16 * i);
+}
+
+static void unpack_nvfp4(const uint8_t *p, float *out)
+{
+    unpack_nvfp4_by(1, p, out);
+}
+
+static void unpack_nvfp4_scaled(const uint8_t *p, float *out)
+{
+    float factor;
+    memcpy(&factor, p, sizeof factor);
+    unpack_nvfp4_by(factor, p + sizeof factor, out);
 }
 
 /* 256 values of a type with a codebook. Every product is exact: d has 11 bits, a scale 5, a value 7. */
@@ -248,11 +277,14 @@ static void unpack_coded(uint32_t type, const uint8_t *p, float *out)
 }
 
 static void (*const unpack_of[])(const uint8_t *, float *) = {
-    [QUANT_F16] = unpack_f16,       [QUANT_BF16] = unpack_bf16,   [QUANT_Q4_0] = unpack_q4_0,
-    [QUANT_Q4_1] = unpack_q4_1,     [QUANT_Q5_0] = unpack_q5_0,   [QUANT_Q5_1] = unpack_q5_1,
-    [QUANT_Q8_0] = unpack_q8_0,     [QUANT_Q2_K] = unpack_q2_k,   [QUANT_Q3_K] = unpack_q3_k,
-    [QUANT_Q4_K] = unpack_q4_k,     [QUANT_Q5_K] = unpack_q5_k,   [QUANT_Q6_K] = unpack_q6_k,
-    [QUANT_IQ4_NL] = unpack_iq4_nl, [QUANT_MXFP4] = unpack_mxfp4, [QUANT_NVFP4] = unpack_nvfp4,
+    [QUANT_F16] = unpack_f16,       [QUANT_BF16] = unpack_bf16,
+    [QUANT_Q4_0] = unpack_q4_0,     [QUANT_Q4_1] = unpack_q4_1,
+    [QUANT_Q5_0] = unpack_q5_0,     [QUANT_Q5_1] = unpack_q5_1,
+    [QUANT_Q8_0] = unpack_q8_0,     [QUANT_Q2_K] = unpack_q2_k,
+    [QUANT_Q3_K] = unpack_q3_k,     [QUANT_Q4_K] = unpack_q4_k,
+    [QUANT_Q5_K] = unpack_q5_k,     [QUANT_Q6_K] = unpack_q6_k,
+    [QUANT_IQ4_NL] = unpack_iq4_nl, [QUANT_MXFP4] = unpack_mxfp4,
+    [QUANT_NVFP4] = unpack_nvfp4,   [QUANT_NVFP4_SCALED] = unpack_nvfp4_scaled,
 };
 
 void quant_dequantise(uint32_t type, const void *src, float *out, size_t n)

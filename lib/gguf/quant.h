@@ -33,6 +33,9 @@ enum quant_type {
     QUANT_TQ2_0 = 35,
     QUANT_MXFP4 = 39,
     QUANT_NVFP4 = 40,
+    /* No type of files: NVFP4 whose matrix, or whose expert, has a factor of its own in the file (model.h). A
+     * block is the factor, f32, and the file's block. */
+    QUANT_NVFP4_SCALED = 64,
 };
 
 struct quant_traits {
@@ -44,7 +47,7 @@ struct quant_traits {
 /* Returns NULL for a type that Hearth does not compute with. */
 const struct quant_traits *quant_traits(uint32_t type);
 
-/* Returns the name of any type of the format ("IQ4_XS"), for error messages; "?" for an unknown number. */
+/* Returns the name of any type of the format ("IQ4_XS"), for messages; "?" for an unknown number. */
 const char *quant_name(uint32_t type);
 
 /* Returns the bytes of n values, or 0 when the type is unknown. n must be a multiple of the type's block. */

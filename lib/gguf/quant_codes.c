@@ -190,6 +190,7 @@ static const struct {
     [QUANT_TQ2_0] = {QUANT_CODES_TERNARY, read_tq2_0},
     [QUANT_MXFP4] = {QUANT_CODES_FP4, NULL},
     [QUANT_NVFP4] = {QUANT_CODES_FP4, NULL},
+    [QUANT_NVFP4_SCALED] = {QUANT_CODES_FP4, NULL},
 };
 
 uint32_t quant_codebook(uint32_t type)

@@ -99,11 +99,18 @@ static void read_nibbles(const uint8_t *p, const uint8_t *high, uint8_t *q)
     }
 }
 
-/* Blocks of 64 values: four scales, and eight bytes of codes for each. */
-static void read_nvfp4(const uint8_t *p, uint32_t n_blocks, struct quant_super *s)
+/* Blocks of 64 values: four scales, and eight bytes of codes for each; before them the factor, if they have
+ * one. */
+static void read_nvfp4(uint32_t type, const uint8_t *p, uint32_t n_blocks, struct quant_super *s)
 {
+    uint32_t size = quant_traits(type)->block_size;
+    s->factor = 1;
+    if (type == QUANT_NVFP4_SCALED) {
+        memcpy(&s->factor, p, sizeof s->factor);
+        p += sizeof s->factor;
+    }
     for (uint32_t i = 0; i < 2 * n_blocks; i++) {
-        const uint8_t *block = p + i / 4 * 36, *codes = block + 4 + i % 4 * 8;
+        const uint8_t *block = p + i / 4 * size, *codes = block + 4 + i % 4 * 8;
         s->scale[i] = (int8_t)quant_ue4m3(block[i % 4]);
         for (uint32_t l = 0; l < 8; l++) {
             s->q[16 * i + l] = codes[l] & 15;
@@ -156,7 +163,8 @@ void quant_super_read(uint32_t type, const uint8_t *p, uint32_t n_blocks, struct
     }
     switch (type) {
     case QUANT_NVFP4:
-        read_nvfp4(p, n_blocks, s);
+    case QUANT_NVFP4_SCALED:
+        read_nvfp4(type, p, n_blocks, s);
         break;
     case QUANT_Q4_K:
         read_q4_k(p, s);

@@ -13,6 +13,7 @@ struct quant_super {
     uint8_t min[16];
     uint16_t d, dmin;    /* K types, f16 */
     uint16_t s[8], m[8]; /* others: scale (f16; MXFP4: exponent) and minimum (f16) of a block of 32 */
+    float factor;        /* NVFP4: of all its values; 1 where the file has none */
 };
 
 /* Reads n_blocks blocks of 32 values, at most 8, of one row; integer types only. Fields beyond n_blocks do

@@ -51,7 +51,8 @@ struct weight {
      * are made. Its type is the tensor's where that is one of floats, else F32. */
     bool transposed;
     /* Its values are those of the file, of type `stored`, times the factors of tensor `factors`: one for all
-     * rows or one for each expert (weight_factors.c). Its type is F16, or F32 where the file has floats. */
+     * rows or one for each expert (weight_factors.c). Its type is NVFP4_SCALED where the file has NVFP4, F32
+     * where it has floats, else F16. */
     bool multiplied;
     uint32_t stored, factors;
 };

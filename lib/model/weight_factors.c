@@ -1,6 +1,7 @@
 /* weight_factors.c - matrices whose product the file multiplies: "X.scale" beside "X.weight" has one factor,
- * or one for each expert, as files of NVFP4 have. No weight type holds the factor beside its own scales, so
- * the weight is read as F16 (one of floats as F32), each value times its factor. */
+ * or one for each expert, as files of NVFP4 have. Blocks of NVFP4 are read with their factor (NVFP4_SCALED).
+ * No other weight type holds one beside its own scales, so the weight is read as F16 (one of floats as F32),
+ * each value times its factor. */
 #include "base/half.h"
 #include "gguf/quant.h"
 #include "model_private.h"
@@ -48,6 +49,14 @@ static int check_factors(const struct model *m, const struct gguf_tensor *t, str
     return 0;
 }
 
+/* The type as which a weight of a type of files is read, so that it has its factor. */
+static uint32_t type_with_factor(uint32_t type)
+{
+    if (type == QUANT_NVFP4)
+        return QUANT_NVFP4_SCALED;
+    return quant_traits(type)->block == 1 ? QUANT_F32 : QUANT_F16;
+}
+
 int model_find_factors(struct model *m, struct error *err)
 {
     int rc = 0;
@@ -60,10 +69,21 @@ int model_find_factors(struct model *m, struct error *err)
         w->multiplied = true;
         w->factors = (uint32_t)(t - gguf_tensor_at(m->gguf, 0));
         w->stored = w->type;
-        w->type = quant_traits(w->type)->block == 1 ? QUANT_F32 : QUANT_F16;
+        w->type = type_with_factor(w->type);
         w->size = (size_t)w->n * quant_size(w->type, w->k);
     }
     return rc;
+}
+
+/* Writes a row's blocks of NVFP4, each behind the factor, to `out`. */
+static void add_factor(const struct weight *w, const uint8_t *stored, float factor, uint8_t *out)
+{
+    uint32_t size = quant_traits(w->stored)->block_size;
+    for (uint32_t i = 0; i < w->k / quant_traits(w->stored)->block; i++, stored += size, out += size) {
+        memcpy(out, &factor, sizeof factor);
+        out += sizeof factor;
+        memcpy(out, stored, size);
+    }
 }
 
 /* Writes the values of a stored row, times the factor, to `out` as the weight's type. */
@@ -118,6 +138,10 @@ static int read_row(const struct model *m, const struct weight *w, size_t row, s
         rc = read_factor(m, w, row, room, err);
     if (rc < 0)
         return rc;
+    if (w->type == QUANT_NVFP4_SCALED) {
+        add_factor(w, room->stored, room->factor, room->out);
+        return 0;
+    }
     quant_dequantise(w->stored, room->stored, room->values, w->k);
     return multiply(m, w, room->values, room->factor, room->out, err);
 }

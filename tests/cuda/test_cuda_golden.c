@@ -3,6 +3,7 @@
 #include "support/decoder_run.h"
 #include "support/golden.h"
 #include "support/models/made_model.h"
+#include "support/models/random_blocks.h"
 #include "support/models/split_model.h"
 #include "support/models/variant.h"
 #include "support/sanitized.h"
@@ -279,11 +280,20 @@ Test(cuda_golden, a_model_in_several_files_has_the_cpus_bits)
     temporary_dir_remove(dir);
 }
 
-/* They are read as F16, beside others that keep their type. */
+/* NVFP4 keeps its type, others are read as F16. */
 Test(cuda_golden, matrices_with_factors_have_the_cpus_bits)
 {
     static const float factors[] = {0.5f, 2, -1, 3, 0.25f, 1};
-    static const struct variant_edit edits[] = {
+    enum { COLS = 256, ROWS = 32, EXPERTS = 6 };
+    static uint8_t blocks[COLS * ROWS * EXPERTS / 64 * 36];
+    struct random_blocks random;
+    random_blocks_init(&random, QUANT_NVFP4, 0.1f, 7);
+    random_blocks_fill(&random, blocks, (size_t)COLS * ROWS * EXPERTS);
+    const struct variant_edit edits[] = {
+        {VARIANT_TENSOR, "blk.1.ffn_gate_exps.weight", QUANT_NVFP4, .cols = COLS, .rows = ROWS,
+         .experts = EXPERTS, .bytes = blocks},
+        {VARIANT_TENSOR, "blk.1.ffn_gate_exps.scale", QUANT_F32, .cols = 6, .rows = 1, .bytes = factors},
+
         {VARIANT_TENSOR, "blk.0.attn_q.scale", QUANT_F32, .cols = 1, .rows = 1, .bytes = factors},
         {VARIANT_TENSOR, "blk.1.attn_output.scale", QUANT_F32, .cols = 1, .rows = 1, .bytes = factors},
         {VARIANT_TENSOR, "blk.0.ffn_up_exps.scale", QUANT_F32, .cols = 6, .rows = 1, .bytes = factors},

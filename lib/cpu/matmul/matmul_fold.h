@@ -26,7 +26,7 @@ INLINE vf super_value(uint32_t fold, vf c, vf m, const struct expanded *e)
 {
     if (fold == MATMUL_FOLD_K || fold == MATMUL_FOLD_K16M)
         return vf_fms(vf_load(e->d), c, vf_mul(vf_load(e->dmin), m));
-    if (fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K32)
+    if (fold == MATMUL_FOLD_K16 || fold == MATMUL_FOLD_K32 || fold == MATMUL_FOLD_S16)
         return vf_mul(vf_load(e->d), c);
     return fold == MATMUL_FOLD_SM ? vf_add(c, m) : c;
 }
@@ -57,7 +57,7 @@ INLINE vf minima(uint32_t fold, const struct expanded *e, const struct matmul_pa
 INLINE void expand_scales(uint32_t kind, const uint8_t *p, uint32_t n_blocks, uint32_t o,
                           const uint8_t bytes[2][MATMUL_SUPER_BLOCKS * MATMUL_ROWS], struct expanded *e)
 {
-    if (matmul_traits[kind].global_size) /* these types always have whole super-blocks */
+    if (has_whole_scales(kind)) /* these types always have whole super-blocks */
 #pragma GCC unroll 8
         for (uint32_t j = 0; j < MATMUL_SUPER_BLOCKS; j++)
             expand_block_scales(kind, p, MATMUL_SUPER_BLOCKS, o, j, bytes, j, e);

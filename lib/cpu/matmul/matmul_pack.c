@@ -8,6 +8,7 @@
 static uint32_t matmul_kind_of(uint32_t type)
 {
     uint32_t kind = 0;
+    type = type == QUANT_NVFP4_SCALED ? QUANT_NVFP4 : type; /* without a factor d is 1 */
     while (kind < MATMUL_N_KINDS && matmul_traits[kind].type != type)
         kind++;
     return kind;
@@ -140,6 +141,10 @@ static void write_scales(uint32_t kind, uint32_t n_blocks, const struct quant_su
 
 static void write_globals(uint32_t kind, const struct quant_super *s, uint8_t *p, uint32_t row)
 {
+    if (matmul_traits[kind].fold == MATMUL_FOLD_S16) {
+        memcpy(p + 4 * row, &s->factor, 4);
+        return;
+    }
     if (matmul_traits[kind].global_size)
         memcpy(p + 2 * row, &s->d, 2);
     if (matmul_traits[kind].global_size > 32)
@@ -185,6 +190,10 @@ static void read_scales(uint32_t kind, uint32_t n_blocks, const uint8_t *p, uint
 
 static void read_globals(uint32_t kind, const uint8_t *p, uint32_t row, struct quant_super *s)
 {
+    if (matmul_traits[kind].fold == MATMUL_FOLD_S16) {
+        memcpy(&s->factor, p + 4 * row, 4);
+        return;
+    }
     if (matmul_traits[kind].global_size)
         memcpy(&s->d, p + 2 * row, 2);
     if (matmul_traits[kind].global_size > 32)
@@ -323,7 +332,7 @@ static void row_of_tile(uint32_t kind, const struct quant_super *s, uint32_t n_b
         if (t->fold == MATMUL_FOLD_S)
             out[i] = quant_super_scale(matmul_traits[kind].type, s, j) * q;
         else if (t->fold == MATMUL_FOLD_S16)
-            out[i] = quant_half_ue4m3((uint8_t)s->scale[sub]) * q;
+            out[i] = s->factor * quant_half_ue4m3((uint8_t)s->scale[sub]) * q;
         else if (t->fold == MATMUL_FOLD_K32)
             out[i] = d * (float)s->scale[j] * q;
         else if (t->fold == MATMUL_FOLD_SM)

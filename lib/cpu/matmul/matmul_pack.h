@@ -3,10 +3,10 @@
  * Thread: any; all functions are pure. Memory: the caller's. Errors: none.
  *
  * WEIGHTS  A matrix is split into groups of 16 rows, a group into tiles of one super-block (256 columns; the
- * last tile of a row may have fewer blocks of 32). Before a tile stand its d and dmin, 16 f16 each; d alone
- * stands for two tiles, before the first of them, so that whole tiles are whole cache lines, as whole groups
- * are. A tile has the size that it has in the file, or a few percent more; the types with grids have their
- * codes (quant_codes.h), which take more:
+ * last tile of a row may have fewer blocks of 32). Before a tile stand its d and dmin, 16 f16 each, or its d,
+ * 16 f32 (NVFP4); d alone, of f16, stands for two tiles, before the first of them, so that whole tiles are
+ * whole cache lines, as whole groups are. A tile has the size that it has in the file, or a few percent more;
+ * the types with grids have their codes (quant_codes.h), which take more:
  *   - the scales of all blocks, 16 rows side by side;
  *   - for each block of 32 columns: the 8 steps of 4 columns x 16 rows, a step being 64 bytes (byte 4 r + i =
  *     row r, column 4 t + i), as nibbles (step 2 i in the low, step 2 i + 1 in the high nibbles of vector
@@ -71,7 +71,7 @@ enum matmul_fold {
     MATMUL_FOLD_K16,   /* Q6_K Q3_K, IQ2_XS IQ2_S IQ1_M: a signed scale per 16, d */
     MATMUL_FOLD_K16M,  /* Q2_K: a scale and a minimum per 16, d and dmin */
     MATMUL_FOLD_S,     /* Q8_0 Q5_0 Q4_0, IQ4_NL MXFP4: a float scale per 32 */
-    MATMUL_FOLD_S16,   /* NVFP4: a float scale per 16 */
+    MATMUL_FOLD_S16,   /* NVFP4: a float scale per 16, d of f32 */
     MATMUL_FOLD_SM,    /* Q4_1 Q5_1: an f16 scale and minimum per 32 */
     MATMUL_FOLD_FLOAT, /* F32 F16 BF16 */
 };
@@ -111,7 +111,7 @@ static const struct matmul_traits matmul_traits[MATMUL_N_KINDS] = {
     [MATMUL_IQ1_M] = {QUANT_IQ1_M, MATMUL_FOLD_K16, 3, 16, 32, 32, QUANT_CODES_IQ1},
     [MATMUL_TQ1_0] = {QUANT_TQ1_0, MATMUL_FOLD_K32, 2, 1, 0, 32, QUANT_CODES_NONE},
     [MATMUL_TQ2_0] = {QUANT_TQ2_0, MATMUL_FOLD_K32, 2, 1, 0, 32, QUANT_CODES_NONE},
-    [MATMUL_NVFP4] = {QUANT_NVFP4, MATMUL_FOLD_S16, 4, 16, 32, 0, QUANT_CODES_FP4},
+    [MATMUL_NVFP4] = {QUANT_NVFP4, MATMUL_FOLD_S16, 4, 16, 32, 64, QUANT_CODES_FP4},
     [MATMUL_F16] = {QUANT_F16, MATMUL_FOLD_FLOAT, 16, 0, 0, 0},
     [MATMUL_BF16] = {QUANT_BF16, MATMUL_FOLD_FLOAT, 16, 0, 0, 0},
     [MATMUL_F32] = {QUANT_F32, MATMUL_FOLD_FLOAT, 32, 0, 0, 0},
@@ -188,7 +188,8 @@ static inline const uint8_t *matmul_globals(const struct matmul_matrix *m, uint3
 static inline float matmul_unit(uint32_t kind)
 {
     const struct matmul_traits *t = &matmul_traits[kind];
-    return t->codes && t->global_size ? quant_codebooks[t->codes].unit : 1.0f;
+    return t->codes && t->fold != MATMUL_FOLD_S && t->fold != MATMUL_FOLD_S16 ? quant_codebooks[t->codes].unit
+                                                                              : 1.0f;
 }
 
 /* Reads row `row` of super-block `super` of an integer matrix. */

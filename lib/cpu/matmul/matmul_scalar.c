@@ -79,6 +79,8 @@ static float super_value(uint32_t kind, const struct quant_super *s, const struc
     }
     if (t->fold == MATMUL_FOLD_K || t->fold == MATMUL_FOLD_K16M)
         return __builtin_fmaf(d, c, -(dmin * m));
+    if (t->fold == MATMUL_FOLD_S16)
+        return s->factor * c;
     if (t->fold == MATMUL_FOLD_K16 || t->fold == MATMUL_FOLD_K32)
         return d * c;
     return t->fold == MATMUL_FOLD_SM ? c + m : c;

@@ -196,6 +196,10 @@ INLINE void expand_block_scales(uint32_t kind, const uint8_t *p, uint32_t n_bloc
 /* Expands the scales of the whole super-block. */
 INLINE void expand_globals(uint32_t kind, const uint8_t *p, uint32_t o, struct expanded *e)
 {
+    if (matmul_traits[kind].fold == MATMUL_FOLD_S16) {
+        vf_store(e->d, vf_load((const float *)(const void *)p + o));
+        return;
+    }
     if (matmul_traits[kind].global_size)
         vf_store(e->d, matmul_unit(kind) == 1.0f ? vf_half(p + 2 * o)
                                                  : vf_mul(vf_half(p + 2 * o), vf_set(matmul_unit(kind))));

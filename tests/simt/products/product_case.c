@@ -16,9 +16,9 @@
 #define MOST_ROWS 240
 
 static const uint32_t types[] = {
-    QUANT_Q4_K,    QUANT_Q6_K,   QUANT_Q8_0,  QUANT_Q5_K,  QUANT_Q5_0,  QUANT_Q4_0,   QUANT_Q2_K,
-    QUANT_Q3_K,    QUANT_Q4_1,   QUANT_Q5_1,  QUANT_F16,   QUANT_BF16,  QUANT_F32,    QUANT_MXFP4,
-    QUANT_IQ4_NL,  QUANT_IQ3_S,  QUANT_TQ1_0, QUANT_TQ2_0, QUANT_NVFP4, QUANT_IQ4_XS, QUANT_IQ3_XXS,
+    QUANT_Q4_K,    QUANT_Q6_K,   QUANT_Q8_0,  QUANT_Q5_K,  QUANT_Q5_0,         QUANT_Q4_0,   QUANT_Q2_K,
+    QUANT_Q3_K,    QUANT_Q4_1,   QUANT_Q5_1,  QUANT_F16,   QUANT_BF16,         QUANT_F32,    QUANT_MXFP4,
+    QUANT_IQ4_NL,  QUANT_IQ3_S,  QUANT_TQ1_0, QUANT_TQ2_0, QUANT_NVFP4_SCALED, QUANT_IQ4_XS, QUANT_IQ3_XXS,
     QUANT_IQ2_XXS, QUANT_IQ2_XS, QUANT_IQ2_S, QUANT_IQ1_S, QUANT_IQ1_M};
 #define N_TYPES (sizeof types / sizeof *types)
 
@@ -153,6 +153,7 @@ static void open_weight(struct product_case *c, struct weight *w, uint32_t type,
     *w = (struct weight){.type = type, .n = n};
     w->src = buffer(quant_size(type, (size_t)n * c->k));
     random_weights(type, w->src.data, w->src.size, extreme);
+    block_factors_put(type, w->src.data, n, c->k);
     w->cpu = buffer(matmul_pack_size(type, n, c->k));
     matmul_matrix_set(&w->matrix, type, n, c->k, w->cpu.data);
     matmul_pack(type, n, c->k, w->src.data, w->cpu.data, 0, w->matrix.n_groups);

@@ -15,9 +15,9 @@
 #define MAX_ROWS 24
 
 static const uint32_t types[] = {
-    QUANT_Q4_K,    QUANT_Q6_K,   QUANT_Q8_0,  QUANT_Q5_K,  QUANT_Q5_0,  QUANT_Q4_0,   QUANT_Q2_K,
-    QUANT_Q3_K,    QUANT_Q4_1,   QUANT_Q5_1,  QUANT_F16,   QUANT_BF16,  QUANT_F32,    QUANT_MXFP4,
-    QUANT_IQ4_NL,  QUANT_IQ3_S,  QUANT_TQ1_0, QUANT_TQ2_0, QUANT_NVFP4, QUANT_IQ4_XS, QUANT_IQ3_XXS,
+    QUANT_Q4_K,    QUANT_Q6_K,   QUANT_Q8_0,  QUANT_Q5_K,  QUANT_Q5_0,         QUANT_Q4_0,   QUANT_Q2_K,
+    QUANT_Q3_K,    QUANT_Q4_1,   QUANT_Q5_1,  QUANT_F16,   QUANT_BF16,         QUANT_F32,    QUANT_MXFP4,
+    QUANT_IQ4_NL,  QUANT_IQ3_S,  QUANT_TQ1_0, QUANT_TQ2_0, QUANT_NVFP4_SCALED, QUANT_IQ4_XS, QUANT_IQ3_XXS,
     QUANT_IQ2_XXS, QUANT_IQ2_XS, QUANT_IQ2_S, QUANT_IQ1_S, QUANT_IQ1_M};
 #define N_TYPES (sizeof types / sizeof *types)
 
@@ -66,6 +66,7 @@ static void open_weights(struct node_case *c)
         abort();
     random_blocks_init(&r, c->type, 0.5f, state);
     random_blocks_fill(&r, c->src, (size_t)c->n * c->k);
+    block_factors_put(c->type, c->src, c->n, c->k);
     cuda_pack(c->type, c->n, c->k, c->src, c->tiles, 0, c->m.n_tiles);
     c->m.tiles = (uint64_t)(uintptr_t)c->tiles;
 }

@@ -47,7 +47,8 @@ static inline struct block_scales block_scales(uint32_t type)
 }
 
 /* Writes d and dmin, f16, to their places. MXFP4 takes d's exponent, the ends of its range for d's; IQ1_M has
- * d's bits in four nibbles. NVFP4 has no scale that is not finite: its bytes stay. */
+ * d's bits in four nibbles. NVFP4 has no scale that is not finite: its bytes stay, and its factor, if it has
+ * one, becomes 1. */
 static inline void block_scales_put(uint32_t type, uint8_t *block, uint16_t d, uint16_t dmin)
 {
     struct block_scales at = block_scales(type);
@@ -58,6 +59,20 @@ static inline void block_scales_put(uint32_t type, uint8_t *block, uint16_t d, u
     uint32_t exponent = d >> 10 & 31;
     if (type == QUANT_MXFP4)
         block[0] = (uint8_t)(d == 0 ? 0 : d == 1 ? 1 : d == 0x7bff ? 254 : exponent + 113);
+    if (type == QUANT_NVFP4_SCALED)
+        memcpy(block, &(float){1}, 4);
     for (int i = 0; type == QUANT_IQ1_M && i < 4; i++)
         block[49 + 2 * i] = (uint8_t)((block[49 + 2 * i] & 15) | (d >> 4 * i & 15) << 4);
+}
+
+/* Gives each row of a matrix of NVFP4_SCALED another factor; a file has the same for all rows of a matrix or
+ * an expert. Other types stay as they are. */
+static inline void block_factors_put(uint32_t type, uint8_t *rows, size_t n, size_t k)
+{
+    const struct quant_traits *t = quant_traits(type);
+    size_t blocks = k / t->block;
+    for (size_t i = 0; type == QUANT_NVFP4_SCALED && i < n * blocks; i++) {
+        float factor = (float)(i / blocks % 7 + 1) * (i / blocks % 2 ? -0.3f : 0.3f);
+        memcpy(rows + i * t->block_size, &factor, sizeof factor);
+    }
 }

@@ -74,6 +74,7 @@ static inline struct random_layout random_layout(uint32_t type)
         return (struct random_layout){0, true, 1365.0};
     case QUANT_MXFP4: /* when its scale is */
     case QUANT_NVFP4:
+    case QUANT_NVFP4_SCALED: /* and its factor 1 */
         return (struct random_layout){0, false, 2.926};
     case QUANT_IQ4_NL:
         return (struct random_layout){0, true, 67.47};
@@ -138,7 +139,7 @@ static inline void random_blocks_init(struct random_blocks *r, uint32_t type, fl
     const struct random_layout l = random_layout(type);
     *r = (struct random_blocks){.type = type, .state = seed, .rms = rms};
     (void)random_u64(&r->state);
-    if (type == QUANT_MXFP4 || type == QUANT_NVFP4)
+    if (type == QUANT_MXFP4 || type == QUANT_NVFP4 || type == QUANT_NVFP4_SCALED)
         random_code_init(r, (double)rms / l.rms);
     for (int i = 0; i < 16 && l.rms > 0; i++) { /* 0.81 to 1.18, mean square 1 */
         double d = (double)rms / l.rms * (0.806 + 0.025 * i);
@@ -182,6 +183,12 @@ static inline void random_floats(struct random_blocks *r, uint8_t *out, size_t n
     }
 }
 
+/* The scales of a block that are codes. */
+static inline int random_n_codes(uint32_t type)
+{
+    return type == QUANT_MXFP4 ? 1 : type == QUANT_NVFP4 || type == QUANT_NVFP4_SCALED ? 4 : 0;
+}
+
 /* The next `n` values (whole blocks) into `out`, quant_size(type, n) bytes. */
 static inline void random_blocks_fill(struct random_blocks *r, uint8_t *out, size_t n)
 {
@@ -196,8 +203,9 @@ static inline void random_blocks_fill(struct random_blocks *r, uint8_t *out, siz
         uint64_t bits = random_u64(&r->state);
         if (r->type != QUANT_MXFP4)
             block_scales_put(r->type, out, r->d[bits & 15], r->dmin[bits & 15]);
-        for (int i = 0; i < (r->type == QUANT_MXFP4 ? 1 : r->type == QUANT_NVFP4 ? 4 : 0); i++)
-            out[i] = (uint8_t)(r->code + ((bits >> 8 * i & 255) < r->n_next));
+        uint8_t *codes = out + (r->type == QUANT_NVFP4_SCALED ? sizeof(float) : 0);
+        for (int i = 0; i < random_n_codes(r->type); i++)
+            codes[i] = (uint8_t)(r->code + ((bits >> 8 * i & 255) < r->n_next));
         if (r->type == QUANT_Q4_K || r->type == QUANT_Q5_K)
             memcpy(out + 4, r->scales[bits >> 56], 12);
         if (r->type == QUANT_Q2_K)

@@ -19,10 +19,10 @@
 #include "cpu/matmul/matmul_fetch.h"
 
 static const uint32_t types[] = {
-    QUANT_Q4_K,   QUANT_Q5_K,   QUANT_Q6_K,    QUANT_Q3_K,  QUANT_Q2_K,    QUANT_Q8_0,   QUANT_Q5_0,
-    QUANT_Q4_0,   QUANT_Q4_1,   QUANT_Q5_1,    QUANT_F16,   QUANT_BF16,    QUANT_F32,    QUANT_MXFP4,
-    QUANT_IQ4_NL, QUANT_IQ4_XS, QUANT_IQ3_XXS, QUANT_IQ3_S, QUANT_IQ2_XXS, QUANT_IQ2_XS, QUANT_IQ2_S,
-    QUANT_IQ1_S,  QUANT_IQ1_M,  QUANT_TQ1_0,   QUANT_TQ2_0, QUANT_NVFP4};
+    QUANT_Q4_K,   QUANT_Q5_K,   QUANT_Q6_K,    QUANT_Q3_K,  QUANT_Q2_K,    QUANT_Q8_0,        QUANT_Q5_0,
+    QUANT_Q4_0,   QUANT_Q4_1,   QUANT_Q5_1,    QUANT_F16,   QUANT_BF16,    QUANT_F32,         QUANT_MXFP4,
+    QUANT_IQ4_NL, QUANT_IQ4_XS, QUANT_IQ3_XXS, QUANT_IQ3_S, QUANT_IQ2_XXS, QUANT_IQ2_XS,      QUANT_IQ2_S,
+    QUANT_IQ1_S,  QUANT_IQ1_M,  QUANT_TQ1_0,   QUANT_TQ2_0, QUANT_NVFP4,   QUANT_NVFP4_SCALED};
 #define N_TYPES (sizeof types / sizeof *types)
 
 static const struct matmul_kernels *const tables[] = {
@@ -113,6 +113,7 @@ static void product_open(struct product *p, uint32_t type, uint32_t n, uint32_t 
     *p = (struct product){.n_columns = n_columns};
     p->weights = aligned(size);
     random_weights(type, p->weights, size, extreme);
+    block_factors_put(type, p->weights, n, k);
     uint8_t *packed = aligned(pack);
     matmul_matrix_set(&p->m, type, n, k, packed);
     uint32_t middle = next() % (p->m.n_groups + 1);
@@ -443,6 +444,9 @@ static double packed_bits(uint32_t type)
     case QUANT_TQ1_0:
     case QUANT_TQ2_0:
         return 2 + 0.0625;
+    case QUANT_NVFP4:
+    case QUANT_NVFP4_SCALED:
+        return 4.5 + 0.125;
     default:
         return (double)quant_size(type, 256) * 8 / 256;
     }

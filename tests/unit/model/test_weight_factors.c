@@ -18,52 +18,77 @@ enum { N_TOKENS = 40, MAX_EDITS = 128 };
         .experts = n_experts, .bytes = data                                                                  \
     }
 
-/* Reads a weight in pieces of all sizes and compares each value with the file's, times its expert's factor.
- */
-static void expect_values(const struct model *m, const char *name, uint32_t stored, const void *bytes,
-                          const float *factors, size_t n_factors)
+/* Reads a weight in pieces of all sizes; the caller frees it. */
+static void *read_in_pieces(const struct model *m, uint32_t index)
 {
     struct error err = {0};
-    uint32_t index = model_find_weight(m, name);
     const struct weight *w = model_weight(m, index);
-    cr_assert(w && w->type == QUANT_F16 && w->size == (size_t)w->n * w->k * 2);
-    size_t n_values = (size_t)w->n * w->k;
-    uint16_t *found = malloc(w->size);
-    float *values = malloc(n_values * sizeof *values);
+    char *found = malloc(w->size);
     for (size_t at = 0, n = 2; at < w->size; at += n, n = n * 3 + 1) {
         n = w->size - at < n ? w->size - at : n;
-        cr_assert_eq(model_read_weight(m, index, at, (char *)found + at, n, &err), 0, "%s", err.text);
+        cr_assert_eq(model_read_weight(m, index, at, found + at, n, &err), 0, "%s", err.text);
     }
-    quant_dequantise(stored, bytes, values, n_values);
-    for (size_t i = 0; i < n_values; i++)
-        cr_assert_eq(found[i], half_from_float(values[i] * factors[i / (n_values / n_factors)]), "%s %zu",
-                     name, i);
-    free(found);
+    return found;
+}
+
+/* Each value is that of the file, times its expert's factor, as F16. */
+static void expect_halves(const struct weight *w, const uint16_t *found, const void *bytes,
+                          const float *factors, size_t n_factors)
+{
+    size_t n = (size_t)w->n * w->k;
+    float *values = malloc(n * sizeof *values);
+    cr_assert(w->type == QUANT_F16 && w->size == n * 2);
+    quant_dequantise(w->stored, bytes, values, n);
+    for (size_t i = 0; i < n; i++)
+        cr_assert_eq(found[i], half_from_float(values[i] * factors[i / (n / n_factors)]), "%s %zu", w->name,
+                     i);
     free(values);
 }
 
-Test(weight_factors, of_a_matrix_and_of_each_expert_multiply_what_is_read)
+/* Each block is that of the file, behind its expert's factor. */
+static void expect_blocks(const struct weight *w, const char *found, const char *bytes, const float *factors,
+                          size_t n_factors)
+{
+    size_t n = (size_t)w->n * w->k / 64;
+    cr_assert(w->type == QUANT_NVFP4_SCALED && w->size == n * 40);
+    for (size_t i = 0; i < n; i++) {
+        cr_assert_arr_eq(found + 40 * i, &factors[i / (n / n_factors)], sizeof *factors, "%s %zu", w->name,
+                         i);
+        cr_assert_arr_eq(found + 40 * i + 4, bytes + 36 * i, 36, "%s %zu", w->name, i);
+    }
+}
+
+static void factors_are_read(uint32_t type)
 {
     enum { COLS = 256, ROWS = 32, EXPERTS = 6 };
-    size_t size = quant_size(QUANT_NVFP4, (size_t)COLS * ROWS * EXPERTS);
+    size_t size = quant_size(type, (size_t)COLS * ROWS * EXPERTS);
     void *blocks = malloc(size);
     struct random_blocks random;
-    random_blocks_init(&random, QUANT_NVFP4, 1, 7);
+    random_blocks_init(&random, type, 1, 7);
     random_blocks_fill(&random, blocks, (size_t)COLS * ROWS * EXPERTS);
     const float factors[EXPERTS] = {0.5f, -3, 0x1p-12f, 1, 0.3f, 7};
     for (size_t n = 1; n <= EXPERTS; n += EXPERTS - 1) { /* one, or one an expert */
         struct error err = {0};
         struct model *m = NULL;
-        int rc = open_edited(
-            &m, MOE,
-            EDITS(WITH_BYTES("blk.1.ffn_up_exps.weight", QUANT_NVFP4, COLS, ROWS, EXPERTS, blocks),
-                  WITH_BYTES("blk.1.ffn_up_exps.scale", QUANT_F32, n, 1, 1, factors)),
-            &err);
+        int rc = open_edited(&m, MOE,
+                             EDITS(WITH_BYTES("blk.1.ffn_up_exps.weight", type, COLS, ROWS, EXPERTS, blocks),
+                                   WITH_BYTES("blk.1.ffn_up_exps.scale", QUANT_F32, n, 1, 1, factors)),
+                             &err);
         cr_assert_eq(rc, 0, "%s", err.text);
-        expect_values(m, "blk.1.ffn_up_exps.weight", QUANT_NVFP4, blocks, factors, n);
+        uint32_t index = model_find_weight(m, "blk.1.ffn_up_exps.weight");
+        void *found = read_in_pieces(m, index);
+        (type == QUANT_NVFP4 ? expect_blocks(model_weight(m, index), found, blocks, factors, n)
+                             : expect_halves(model_weight(m, index), found, blocks, factors, n));
+        free(found);
         model_close(m);
     }
     free(blocks);
+}
+
+Test(weight_factors, of_a_matrix_and_of_each_expert_are_read_with_the_weight)
+{
+    factors_are_read(QUANT_NVFP4);
+    factors_are_read(QUANT_MXFP4);
 }
 
 struct halved_file { /* edits, and what they point to */
@@ -122,6 +147,50 @@ Test(weight_factors, halved_weights_times_two_give_the_logits_of_the_whole_ones)
     unlink(path);
     for (size_t i = 0; i < f.n; i++)
         free(f.halves[i]);
+}
+
+/* The logits of a mixture whose experts are NVFP4, with factors or without. */
+static float *logits_of_experts(const uint8_t *blocks, const float *factors, const int32_t *tokens)
+{
+    const struct variant_edit edits[] = {
+        WITH_BYTES("blk.1.ffn_up_exps.weight", QUANT_NVFP4, 256, 32, 6, blocks),
+        WITH_BYTES("blk.1.ffn_gate_exps.weight", QUANT_NVFP4, 256, 32, 6, blocks),
+        WITH_BYTES("blk.1.ffn_up_exps.scale", QUANT_F32, 6, 1, 1, factors),
+        WITH_BYTES("blk.1.ffn_gate_exps.scale", QUANT_F32, 1, 1, 1, factors)};
+    char path[64];
+    variant_write(path, MOE, edits, factors ? 4 : 2);
+    struct decoder_run_config c = {.n_threads = 2, .path = path};
+    float *logits = decoder_run_logits(&c, tokens, N_TOKENS, 16);
+    unlink(path);
+    return logits;
+}
+
+/* A power of two moves between a block's scales, whose exponents begin in bit 3, and the factor. */
+Test(weight_factors, of_two_with_halved_scales_of_nvfp4_give_the_same_bits)
+{
+    enum { N = 256 * 32 * 6, BLOCK = 36 };
+    uint8_t *whole = malloc(N / 64 * BLOCK), *halved = malloc(N / 64 * BLOCK);
+    int32_t tokens[N_TOKENS];
+    struct random_blocks random;
+    random_blocks_init(&random, QUANT_NVFP4, 0.1f, 7);
+    random_blocks_fill(&random, whole, N);
+    memcpy(halved, whole, N / 64 * BLOCK);
+    for (size_t i = 0; i < N / 64 * BLOCK; i += BLOCK)
+        for (size_t s = i; s < i + 4; s++) {
+            cr_assert_geq(whole[s], 16, "it has no half among normal numbers");
+            halved[s] = (uint8_t)(whole[s] - 8);
+        }
+    for (int i = 0; i < N_TOKENS; i++)
+        tokens[i] = (i * 37 + 11) % 256;
+    float *wanted = logits_of_experts(whole, NULL, tokens), *found = logits_of_experts(halved, twos, tokens);
+    cr_assert_arr_eq(wanted, found, N_TOKENS * 320 * sizeof *wanted);
+    free(found);
+    found = logits_of_experts(halved, (const float[6]){2, 2, 2, 2, 2, 1}, tokens);
+    cr_assert_arr_neq(wanted, found, N_TOKENS * 320 * sizeof *wanted);
+    free(wanted);
+    free(found);
+    free(whole);
+    free(halved);
 }
 
 Test(weight_factors, that_are_none_are_refused_by_name)
