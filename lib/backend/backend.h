@@ -101,6 +101,8 @@ struct backend_info {
     const struct backend_tuning *tuning; /* cpu; else NULL */
     uint32_t max_rows;                   /* most rows of a step */
     uint32_t rows_together; /* rows that products compute together; a remainder costs as much as all; >= 1 */
+    /* The executor's: rows of a prompt for which a step may read all weights, however long that takes. */
+    uint32_t rows_of_a_pass;
     uint32_t n_pages;
     /* Layers that see the last `window` tokens alone have pages of their own, n_windows of window_bytes each,
      * numbered behind n_pages: a sequence keeps those that its window covers. They are the last window_bytes

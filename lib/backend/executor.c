@@ -293,9 +293,21 @@ void executor_forget(struct executor *x)
         atomic_store_explicit(&x->forgotten, info.launches, memory_order_relaxed);
 }
 
+/* Dense weights are read for 64 rows. Of a mixture such a step would read nearly all experts for few rows
+ * each, so there it is as many as give an expert EXPERT_ROWS by mean, within MOST_OF_A_PASS. */
+static uint32_t rows_of_a_pass(const struct graph *g)
+{
+    enum { DENSE = 64, EXPERT_ROWS = 16, MOST_OF_A_PASS = 256 };
+    const struct model_experts *e = &model_config(g->model)->experts;
+    uint32_t rows = e->n_experts ? EXPERT_ROWS * e->n_experts / e->n_used : DENSE;
+    return rows < DENSE ? DENSE : rows > MOST_OF_A_PASS ? MOST_OF_A_PASS : rows;
+}
+
 void executor_info(const struct executor *x, struct backend_info *out)
 {
     x->ops->info(x->be, out);
+    if (x->graph)
+        out->rows_of_a_pass = rows_of_a_pass(x->graph);
     if (x->kind == EXECUTOR_PERSISTENT)
         return;
     out->launches += atomic_load_explicit(&x->launches, memory_order_relaxed) -

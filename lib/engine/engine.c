@@ -95,6 +95,7 @@ static int configure(struct engine *e, const struct engine_config *cfg, struct e
     assert(info.rows_together > 0);
     e->rows_together =
         info.rows_together < ENGINE_PREFILL_BESIDE ? info.rows_together : ENGINE_PREFILL_BESIDE;
+    e->rows_of_a_pass = info.rows_of_a_pass < e->max_rows ? info.rows_of_a_pass : e->max_rows;
     e->n_vocab = executor_program(e->x) ? executor_program(e->x)->n_vocab : 0;
     e->n_windows = info.n_windows;
     e->kv_bytes =

@@ -136,6 +136,7 @@ struct engine {
     int32_t *end_tokens;
     uint32_t n_ctx, max_rows, n_vocab; /* n_vocab 0: unknown */
     uint32_t rows_together;            /* as the backend's, at most ENGINE_PREFILL_BESIDE */
+    uint32_t rows_of_a_pass;           /* the least of a step of prompts alone, at any step_ms */
     uint32_t n_pages;
     uint32_t n_windows; /* window pages; 0: the backend has none */
     bool shares_pages;

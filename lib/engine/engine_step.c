@@ -10,10 +10,9 @@
 #include <math.h>
 #include <string.h>
 
-#define MIN_PREFILL_ALONE 64  /* rows at any step_ms: enough to pay for one pass over the weights */
-#define FIRST_PREFILL     64  /* rows until the cost is measured */
-#define BESIDE_SHARE      0.7 /* of step_ms for prefill beside texts: 1 step in 100 takes 1.4 times that */
-#define HEAD_ROOM         4   /* logit rows that decoding leaves to prefill, if there is any */
+#define FIRST_PREFILL 64  /* rows until the cost is measured */
+#define BESIDE_SHARE  0.7 /* of step_ms for prefill beside texts: 1 step in 100 takes 1.4 times that */
+#define HEAD_ROOM     4   /* logit rows that decoding leaves to prefill, if there is any */
 
 /* ---- settings, pages and copies that a sequence's rows need ---- */
 
@@ -289,7 +288,7 @@ static double beside_ms(const struct engine *e, uint32_t n)
  * remainder for the products. */
 static uint32_t prefill_rows(const struct engine *e, const struct flight *f, uint32_t left, uint32_t start)
 {
-    double rows = FIRST_PREFILL, room = e->max_rows - e->step.n_rows, least = MIN_PREFILL_ALONE;
+    double rows = FIRST_PREFILL, room = e->max_rows - e->step.n_rows, least = e->rows_of_a_pass;
     bool beside = f->n_decode > 0;
     double ms = beside ? beside_ms(e, f->n_decode) : e->cfg.step_ms;
     if (beside && e->beside.row_ms > 0)

@@ -23,7 +23,7 @@ struct rig {
 };
 
 struct rig_config {
-    uint32_t n_pages, n_slots, n_ctx, queue_limit, steps_in_flight, max_chunk, rows_together;
+    uint32_t n_pages, n_slots, n_ctx, queue_limit, steps_in_flight, max_chunk, rows_together, rows_of_a_pass;
     bool prefix_cache, alone;
     uint32_t lazy;
     struct prefix_disk *disk;
@@ -54,6 +54,7 @@ static inline struct rig *rig_open(struct rig_config c)
     rig->fake = fake_open(c.n_pages, c.n_slots, end_tokens, N_END);
     rig->fake->lazy = c.lazy;
     rig->fake->rows_together = c.rows_together;
+    rig->fake->rows_of_a_pass = c.rows_of_a_pass;
     rig->fake->alone = c.alone;
     fake_set_window(rig->fake, c.window, c.steps_in_flight);
     rig->fake->echo = echoing = c.echo;

@@ -41,6 +41,7 @@ struct fake {
     uint32_t n_pages, n_slots, max_rows, n_ring, ring_size;
     uint32_t n_windows, window; /* fake_set_window(), before the engine opens */
     uint32_t rows_together;     /* of info(); 0: 8. Set before the engine opens */
+    uint32_t rows_of_a_pass;    /* 0: 64 */
     int32_t (*token)[KV_PAGE_TOKENS];
     uint32_t (*pos)[KV_PAGE_TOKENS];
     struct fake_slot *slots;
@@ -384,6 +385,7 @@ static inline void fake_info(const struct backend *be, struct backend_info *out)
                                  .isa = "none",
                                  .max_rows = f->max_rows,
                                  .rows_together = f->rows_together ? f->rows_together : 8,
+                                 .rows_of_a_pass = f->rows_of_a_pass ? f->rows_of_a_pass : 64,
                                  .n_pages = f->n_pages,
                                  .n_windows = f->n_windows,
                                  .window = f->window,

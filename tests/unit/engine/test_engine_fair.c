@@ -239,6 +239,35 @@ Test(engine_fair, the_oldest_prompt_has_half_of_the_rows_beside_a_stream_of_shor
     rig_close(rig);
 }
 
+/* A row takes a 50th of step_ms, but a prompt alone has as many as pay for reading the weights. */
+static void expect_passes(uint32_t rows)
+{
+    struct rig_config c = usual;
+    c.rows_of_a_pass = rows;
+    struct rig *rig = rig_open(c);
+    struct engine_request *big = request_new(some_prompt(2), 900, 1);
+    rig->fake->step_us = rig->fake->row_us = 1000;
+    submit(rig, big);
+    wait_done(rig, big);
+    check_tokens(big);
+    uint32_t done = 0, n_steps = 0;
+    for (uint32_t i = 0; done + 2 * rows < big->n_prompt; i++) {
+        const struct fake_log *l = &rig->fake->log[i];
+        cr_assert_eq(l->rows_of[big->slot], rows, "step %u: %u rows", i, l->rows_of[big->slot]);
+        done += rows;
+        n_steps++;
+    }
+    cr_assert_gt(n_steps, 5);
+    request_free(big);
+    rig_close(rig);
+}
+
+Test(engine_fair, a_prompt_alone_has_the_rows_that_pay_for_a_pass_over_the_weights)
+{
+    expect_passes(64);
+    expect_passes(96);
+}
+
 /* Side by side, both would be done as late as the second one is now. */
 Test(engine_fair, of_equal_prompts_the_older_is_done_before_the_other_begins)
 {
