@@ -571,6 +571,15 @@ Test(gguf, a_tensor_of_unknown_size_inside_another_is_refused)
     assert_says(err, "tensor 'iq': overlaps tensor 'f32'");
 }
 
+Test(gguf, a_type_that_only_memory_has_is_refused)
+{
+    struct gguf_write w = {0};
+    (void)gguf_write_tensor(&w, "t", QUANT_NVFP4_SCALED, 1, (uint64_t[]){64}, 40);
+    struct error err;
+    cr_assert_eq(refused(&w, &err), -EBADMSG);
+    assert_says(err, "tensor 't': 64 is no weight type");
+}
+
 Test(gguf, dimensions_of_zero_or_too_many_are_refused)
 {
     struct error err;
