@@ -25,11 +25,11 @@ bool config_layer_bools(struct config_reader *r, const struct model_config *c, c
 int config_fail(struct config_reader *r, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* Adds kind 1 with a window of attention.sliding_window tokens, else equal to kind 0, and gives it to the
- * layers that attention.sliding_window_pattern says: an array with a bool for each layer, or a number n, by
- * default `period` (0: the pattern must be there): all layers but every n-th. Returns false, and adds
- * nothing, where the window is absent or 0. */
-bool config_windows(struct config_reader *r, struct model_config *c, uint32_t period);
+/* Adds kind 1 with a window of attention.sliding_window tokens, by default `window`, and the base
+ * rope.freq_base_swa, else equal to kind 0, and gives it to the layers that attention.sliding_window_pattern
+ * says: an array with a bool for each layer, or a number n, by default `period` (0: the pattern must be
+ * there): all layers but every n-th. Returns false, and adds nothing, where the window is 0. */
+bool config_windows(struct config_reader *r, struct model_config *c, uint32_t window, uint32_t period);
 /* Reads a factor; absent or 0 leaves *out. */
 void config_factor(struct config_reader *r, const char *name, float *out);
 /* Reads the keys of yarn that only some architectures obey: yarn_beta_fast, yarn_beta_slow and

@@ -155,10 +155,11 @@ static bool is_windowed(struct config_reader *r, const struct gguf_value *patter
     return false;
 }
 
-bool config_windows(struct config_reader *r, struct model_config *c, uint32_t period)
+bool config_windows(struct config_reader *r, struct model_config *c, uint32_t window, uint32_t period)
 {
     char key[96];
-    uint32_t window = 0;
+    float base = (float)c->kinds[0].rope.base;
+    config_factor(r, "rope.freq_base_swa", &base);
     config_u32(r, "attention.sliding_window", &window);
     if (r->rc < 0 || window == 0)
         return false;
@@ -172,6 +173,7 @@ bool config_windows(struct config_reader *r, struct model_config *c, uint32_t pe
     c->n_kinds = 2;
     c->kinds[1] = c->kinds[0];
     c->kinds[1].window = window;
+    c->kinds[1].rope.base = (double)base;
     for (uint32_t i = 0; i < c->n_layers && r->rc == 0; i++)
         c->layers[i].kind = is_windowed(r, pattern, period, i);
     return true;
@@ -215,9 +217,6 @@ static int read_rope_scaling(struct config_reader *r, struct model_config *c)
                            key, shown);
     if (rope->yarn && rope->n_ctx_original == 0)
         return config_fail(r, -EBADMSG, "%s.rope.scaling.original_context_length is 0", r->arch);
-    if (rope->yarn && rope->base <= 1)
-        return config_fail(r, -EBADMSG, "%s.rope.freq_base is %g, expected more than 1 with yarn", r->arch,
-                           rope->base);
     return read_scale(r, rope);
 }
 
@@ -310,6 +309,9 @@ static int check_kinds(struct config_reader *r, struct model_config *c)
         const struct model_attention *kind = &c->kinds[i];
         if (kind->n_kv_heads == 0 || kind->n_heads % kind->n_kv_heads)
             return bad_kv_heads(r, kind->n_heads, kind->n_kv_heads);
+        if (kind->rope.yarn && kind->rope.base <= 1) /* its logarithm is a divisor */
+            return config_fail(r, -EBADMSG, "%s.rope.freq_base%s is %g, expected more than 1 with yarn",
+                               r->arch, i ? "_swa" : "", kind->rope.base);
     }
     c->n_kv_heads = c->kinds[0].n_kv_heads;
     uint32_t n_recurrent = 0;

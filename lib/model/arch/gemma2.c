@@ -1,5 +1,5 @@
 /* gemma2.c - Gemma 2: norms before and after attention and feed-forward; scores and logits are capped; every
- * second layer, the first included, sees a window. */
+ * second layer, the first included, sees a window, whose width the first files do not say. */
 #include "arch.h"
 #include "model/config_reader.h"
 
@@ -13,7 +13,7 @@ static int configure(struct config_reader *r, struct model_config *c)
     config_factor(r, "attn_logit_softcapping", &c->kinds[0].cap);
     config_factor(r, "final_logit_softcapping", &c->logit_cap);
     c->sliding_window = 0;
-    (void)config_windows(r, c, 2);
+    (void)config_windows(r, c, 4096, 2);
     return r->rc;
 }
 

@@ -16,7 +16,7 @@ static int configure(struct config_reader *r, struct model_config *c)
     config_factor(r, "final_logit_softcapping", &c->logit_cap);
     config_factor(r, "rope.freq_base_swa", &base);
     c->sliding_window = 0;
-    if (config_windows(r, c, 6)) {
+    if (config_windows(r, c, 0, 6)) {
         window->rope.base = (double)base;
         window->rope.scale = 1;
     }

@@ -48,7 +48,7 @@ static int configure(struct config_reader *r, struct model_config *c)
     config_factor(r, "final_logit_softcapping", &c->logit_cap);
     config_u32(r, "embedding_length_per_layer_input", &c->n_embd_layer);
     c->sliding_window = 0;
-    if (config_windows(r, c, 0))
+    if (config_windows(r, c, 0, 0))
         configure_windows(r, c);
     else
         config_fail(r, -EBADMSG, "key %s.attention.sliding_window is missing", r->arch);

@@ -9,7 +9,7 @@
 static int configure(struct config_reader *r, struct model_config *c)
 {
     c->sliding_window = 0;
-    if (!config_windows(r, c, 2))
+    if (!config_windows(r, c, 0, 2))
         config_fail(r, -EBADMSG, "key %s.attention.sliding_window is missing", r->arch);
     return r->rc;
 }

@@ -24,3 +24,13 @@ static inline void refused(const char *base, int code, const char *words, const 
     cr_assert_null(m);
     cr_assert_not_null(strstr(err.text, words), "\"%s\" does not say \"%s\"", err.text, words);
 }
+
+/* The variant opens. */
+static inline struct model *edited(const char *base, const struct variant_edit *edits, size_t n)
+{
+    struct error err = {0};
+    struct model *m = NULL;
+    int rc = open_edited(&m, base, edits, n, &err);
+    cr_assert_eq(rc, 0, "%s", err.text);
+    return m;
+}

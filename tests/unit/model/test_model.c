@@ -11,18 +11,10 @@
 #define QWEN2  "tiny-qwen2-odd-s13-q5_0"
 #define QWEN3  "tiny-qwen3-s11-q8_0"
 #define MOE    "tiny-qwen3moe-s32-q4_k_m"
+#define GEMMA2 "tiny-gemma2-s78-q4_k_m"
+#define GPTOSS "tiny-gptoss-s34-mxfp4"
 #define GEMMA3 "tiny-gemma3-s38-q4_0"
 #define GEMMA4 "tiny-gemma4-d-s55-q4_0"
-
-/* The variant opens. */
-static struct model *edited(const char *base, const struct variant_edit *edits, size_t n)
-{
-    struct error err = {0};
-    struct model *m = NULL;
-    int rc = open_edited(&m, base, edits, n, &err);
-    cr_assert_eq(rc, 0, "%s", err.text);
-    return m;
-}
 
 static struct model *tiny(const char *name)
 {
@@ -222,6 +214,10 @@ Test(model, names_key_value_and_limit_of_heads_windows_and_experts)
             EDITS(SET_U32("qwen3.attention.key_length", 33), SET_U32("qwen3.attention.value_length", 33)));
     refused(GEMMA3, -EBADMSG, "gemma3.attention.sliding_window_pattern is 0",
             EDITS(SET_U32("gemma3.attention.sliding_window_pattern", 0)));
+    refused(GEMMA3, -EBADMSG, "gemma3.rope.freq_base is 1, expected more than 1 with yarn",
+            EDITS(SET_STR("gemma3.rope.scaling.type", "yarn"), SET_F32("gemma3.rope.freq_base", 1)));
+    refused(GEMMA3, -EBADMSG, "gemma3.rope.freq_base_swa is 1, expected more than 1 with yarn",
+            EDITS(SET_STR("gemma3.rope.scaling.type", "yarn"), SET_F32("gemma3.rope.freq_base_swa", 1)));
     refused(GEMMA4, -EBADMSG, "gemma4.attention.sliding_window_pattern is missing",
             EDITS(DROP_KEY("gemma4.attention.sliding_window_pattern")));
     refused(MOE, -EBADMSG, "qwen3moe.expert_used_count is 7 of 6 experts",
@@ -306,6 +302,33 @@ Test(model, of_gemma3_has_windows_in_five_of_six_layers_with_a_rotation_of_their
     for (uint32_t i = 0; i < c->n_layers; i++)
         cr_assert_eq(c->layers[i].kind, i % 6 < 5);
     cr_assert_eq(c->kinds[0].n_caches + c->kinds[1].n_caches, c->n_layers);
+    model_close(m);
+}
+
+/* The first files of Gemma 2 do not say how wide its windows are. */
+Test(model, of_gemma2_has_windows_of_4096_tokens_without_a_key)
+{
+    struct model *m = edited(GEMMA2, EDITS(DROP_KEY("gemma2.attention.sliding_window")));
+    const struct model_config *c = model_config(m);
+    cr_assert(c->n_kinds == 2 && c->kinds[0].window == 0 && c->kinds[1].window == 4096);
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        cr_assert_eq(c->layers[i].kind, i % 2 == 0);
+    model_close(m);
+    m = edited(GEMMA2, EDITS(SET_U32("gemma2.attention.sliding_window", 0)));
+    cr_assert_eq(model_config(m)->n_kinds, 1);
+    model_close(m);
+}
+
+Test(model, rotates_behind_windows_by_the_base_of_the_file)
+{
+    struct model *m = edited(GEMMA2, EDITS(SET_F32("gemma2.rope.freq_base_swa", 2000)));
+    cr_assert(model_config(m)->kinds[0].rope.base == 10000 && model_config(m)->kinds[1].rope.base == 2000);
+    model_close(m);
+    m = edited(GPTOSS, EDITS(SET_F32("gpt-oss.rope.freq_base_swa", 2000)));
+    cr_assert(model_config(m)->kinds[0].rope.base == 150000 && model_config(m)->kinds[1].rope.base == 2000);
+    model_close(m);
+    m = edited(GPTOSS, EDITS(DROP_KEY("gpt-oss.rope.scaling.type")));
+    cr_assert(model_config(m)->kinds[1].rope.base == 150000);
     model_close(m);
 }
 
