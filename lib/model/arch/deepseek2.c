@@ -1,13 +1,15 @@
 /* deepseek2.c - DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash: all heads attend to one compressed row per
  * token (MLA), whose matrices are absorbed: attn_k_b moves a query to the compressed space, attn_v_b moves
- * what it has gathered back. Older files have both in attn_kv_b (weight_parts.c). The first layers are dense;
- * in the others experts are chosen, perhaps in groups, perhaps with a bias, and shared experts compute every
- * row. */
+ * what it has gathered back. Older files have both in attn_kv_b (weight_parts.c). The first layers are dense,
+ * of a model without experts all; in the others experts are chosen, perhaps in groups, perhaps with a bias,
+ * and shared experts compute every row. */
 #include "arch.h"
 #include "model/config_reader.h"
 
 #include <errno.h>
 #include <math.h>
+
+#define GLM_VOCABULARY 154880 /* tokens of GLM 4.5 and later */
 
 /* The key is a tenth of the multiplier. With it the cosines and sines of YaRN keep their size; scores alone
  * grow. */
@@ -42,9 +44,22 @@ static uint32_t read_lengths(struct config_reader *r, struct model_config *c)
     return key_length;
 }
 
+/* GLM 4.7 Flash chooses by sigmoids, which its first files do not say; its vocabulary tells it from DeepSeek
+ * V2, whose files have no expert_gating_func either. */
+static void configure_gating(struct config_reader *r, struct model_config *c)
+{
+    const struct gguf_value *tokens = gguf_find(r->g, "tokenizer.ggml.tokens");
+    uint32_t gating = 0, n_vocab = tokens && tokens->type == GGUF_ARR ? (uint32_t)tokens->n : 0;
+    config_u32(r, "vocab_size", &n_vocab);
+    config_u32(r, "expert_gating_func", &gating);
+    if (gating == 0 && n_vocab == GLM_VOCABULARY)
+        c->experts.gating = ROUTE_SIGMOID;
+}
+
 static int configure(struct config_reader *r, struct model_config *c)
 {
     struct model_latent *l = &c->latent;
+    configure_gating(r, c);
     config_need_u32(r, "attention.kv_lora_rank", &l->rank);
     uint32_t key_length = read_lengths(r, c);
     config_u32(r, "attention.q_lora_rank", &l->q_rank);
@@ -109,7 +124,8 @@ static uint32_t attention(struct arch_builder *b, uint32_t x)
 static uint32_t feed_forward(struct arch_builder *b, uint32_t x)
 {
     uint32_t h = arch_norm(b, x, "ffn_norm");
-    if (b->layer >= model_config(b->m)->experts.n_dense)
+    const struct model_experts *e = &model_config(b->m)->experts;
+    if (e->n_experts && b->layer >= e->n_dense)
         return arch_experts(b, x, h, arch_has(b, "exp_probs_b.bias") ? ARCH_CHOICE_BIAS : 0);
     return arch_add(b, x, arch_swiglu(b, h, ARCH_NO_BIAS), "ffn_residual");
 }
@@ -125,4 +141,5 @@ const struct arch arch_deepseek2 = {.name = "deepseek2",
                                     .rope = MODEL_ROPE_NORM,
                                     .configure = configure,
                                     .gating = ROUTE_SOFTMAX,
+                                    .may_have_experts = true,
                                     .latent = true};

@@ -1,11 +1,12 @@
-/* glm4moe.c - GLM 4.5, 4.6 and 4.7: Q, K and V have biases, Q and K norms in the larger models; the norm
- * before the feed-forward is called post_attention_norm. The first layers are dense; in the others sigmoids
- * choose the experts, with a bias, and a shared expert computes every row. */
+/* glm4moe.c - GLM 4.5, 4.6 and 4.7, Solar Open: Q, K and V have biases (not Solar's), Q and K norms in the
+ * larger models; the norm before the feed-forward is called post_attention_norm. The first layers are dense;
+ * in the others sigmoids choose the experts, with a bias, and a shared expert computes every row. */
 #include "arch.h"
 
 static uint32_t attention(struct arch_builder *b, uint32_t x)
 {
-    return arch_self_attention(b, x, (struct arch_heads){.bias = ARCH_BIAS, .may_be_normed = true}, NULL);
+    return arch_self_attention(b, x, (struct arch_heads){.bias = ARCH_MAY_HAVE_BIAS, .may_be_normed = true},
+                               NULL);
 }
 
 static uint32_t feed_forward(struct arch_builder *b, uint32_t x)

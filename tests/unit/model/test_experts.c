@@ -164,6 +164,43 @@ Test(experts, what_gpt_oss_adds_is_required)
             EDITS(DROP_KEY("gpt-oss.attention.sliding_window")));
 }
 
+/* The first files of GLM 4.7 Flash have no key of their sigmoids. */
+Test(experts, of_glms_vocabulary_are_chosen_by_sigmoids_without_a_key)
+{
+    static const struct {
+        uint32_t n_vocab, gating;
+    } cases[] = {{154880, ROUTE_SIGMOID}, {102400, ROUTE_SOFTMAX}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct model *m = edited(DEEPSEEK, EDITS(DROP_KEY("deepseek2.expert_gating_func"),
+                                                 SET_U32("deepseek2.vocab_size", cases[i].n_vocab)));
+        cr_assert_eq(model_config(m)->experts.gating, cases[i].gating);
+        model_close(m);
+    }
+    struct model *m = edited(
+        DEEPSEEK, EDITS(SET_U32("deepseek2.expert_gating_func", 1), SET_U32("deepseek2.vocab_size", 154880)));
+    cr_assert_eq(model_config(m)->experts.gating, (uint32_t)ROUTE_SOFTMAX);
+    model_close(m);
+}
+
+Test(experts, of_deepseek2_may_be_missing)
+{
+    struct model *m =
+        edited(DEEPSEEK, EDITS(DROP_KEY("deepseek2.expert_count"), SET_U32("deepseek2.block_count", 1)));
+    cr_assert_eq(model_config(m)->experts.n_experts, 0);
+    model_close(m);
+    refused(DEEPSEEK, -EBADMSG, "blk.1.ffn_gate.weight is missing",
+            EDITS(DROP_KEY("deepseek2.expert_count")));
+}
+
+Test(experts, of_glm4moe_go_with_attention_without_biases)
+{
+    struct model *m =
+        edited(GLM4MOE, EDITS(DROP_TENSOR("blk.0.attn_q.bias"), DROP_TENSOR("blk.0.attn_k.bias"),
+                              DROP_TENSOR("blk.0.attn_v.bias")));
+    cr_assert_eq(model_find_weight(m, "blk.0.attn_q.bias"), MODEL_NO_WEIGHT);
+    model_close(m);
+}
+
 Test(experts, what_deepseek2_says_of_its_compressed_rows_must_agree)
 {
     refused(DEEPSEEK, -EBADMSG, "attention.kv_lora_rank is missing",
