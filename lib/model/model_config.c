@@ -352,10 +352,10 @@ static int read_layers(struct config_reader *r, struct model_config *c)
 {
     for (uint32_t i = 0; i < c->n_layers && r->rc == 0; i++) {
         c->layers[i] = (struct model_layer){.cache = MODEL_OWN_CACHE};
-        uint32_t n_kv_heads = c->n_kv_heads, *n_ff = &c->layers[i].n_ff;
-        config_layer_u32(r, "expert_feed_forward_length", i,
-                         n_ff); /* of a model whose layers all have experts */
-        config_layer_u32(r, "feed_forward_length", i, n_ff);
+        uint32_t n_kv_heads = c->n_kv_heads, n_dense = 0, *n_ff = &c->layers[i].n_ff;
+        config_layer_u32(r, "expert_feed_forward_length", i, n_ff);
+        config_layer_u32(r, "feed_forward_length", i, &n_dense);
+        *n_ff = n_dense ? n_dense : *n_ff; /* 0: the layer has experts alone */
         config_layer_u32(r, "attention.head_count_kv", i, &n_kv_heads);
         if (r->rc == 0 && *n_ff == 0)
             config_fail(r, -EBADMSG, "key %s.feed_forward_length is missing or 0", r->arch);

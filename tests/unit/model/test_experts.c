@@ -192,6 +192,19 @@ Test(experts, of_deepseek2_may_be_missing)
             EDITS(DROP_KEY("deepseek2.expert_count")));
 }
 
+/* An array of widths has 0 for layers without a dense part. */
+Test(experts, of_layers_without_a_dense_width_have_their_own)
+{
+    static const uint32_t widths[] = {256, 0, 0, 0};
+    struct variant_edit edits[] = {
+        {.kind = VARIANT_I32S, .name = "glm4moe.feed_forward_length", .u32 = 4, .bytes = widths}};
+    struct model *m = edited(GLM4MOE, edits, 1);
+    cr_assert(model_config(m)->layers[0].n_ff == 256 && model_config(m)->experts.n_ff == 32);
+    model_close(m);
+    refused(GLM4MOE, -EBADMSG, "glm4moe.feed_forward_length is missing or 0",
+            EDITS(SET_U32("glm4moe.feed_forward_length", 0), DROP_KEY("glm4moe.expert_feed_forward_length")));
+}
+
 Test(experts, of_glm4moe_go_with_attention_without_biases)
 {
     struct model *m =
