@@ -9,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define QWEN3 "tiny-qwen3-s11-q8_0"
+#define QWEN3    "tiny-qwen3-s11-q8_0"
+#define QWEN3MOE "tiny-qwen3moe-s32-q4_k_m"
 
 /* A backend of this test: eager over the oracle, greedy; submit and advance count their calls. */
 struct test_backend {
@@ -435,4 +436,26 @@ Test(executor, refuses_a_context_above_the_sliding_window)
     executor_close(open_with(EXECUTOR_EAGER, &cpu_like, &cfg));
     cfg.n_ctx = 65;
     refused(EXECUTOR_EAGER, &cpu_like, &cfg, -ENOTSUP, "looks back 64 tokens");
+}
+
+/* The rows of a prompt alone, where `n_used` of six experts compute a row; 0: of a dense model. */
+static uint32_t rows_of_a_pass(uint32_t n_used)
+{
+    char path[64];
+    struct backend_info info;
+    variant_write(path, n_used ? QWEN3MOE : QWEN3, EDITS(SET_U32("qwen3moe.expert_used_count", n_used)));
+    model_close(model);
+    cr_assert_eq(model_open(&model, path, NULL), 0);
+    unlink(path);
+    struct executor *x = open_with(EXECUTOR_EAGER, &cpu_like, &config);
+    executor_info(x, &info);
+    executor_close(x);
+    return info.rows_of_a_pass;
+}
+
+Test(executor, says_how_many_rows_of_a_prompt_pay_for_reading_the_experts)
+{
+    cr_assert_eq(rows_of_a_pass(0), 64);
+    cr_assert_eq(rows_of_a_pass(2), 64); /* 48 give each expert 16 by mean */
+    cr_assert_eq(rows_of_a_pass(1), 96);
 }
