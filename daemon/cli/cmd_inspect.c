@@ -1,5 +1,6 @@
 /* cmd_inspect.c - `hearthd inspect`: what is in a model's file, and the memory that it will take. */
 #include "commands.h"
+#include "backend/backend.h"
 #include "engine/engine.h"
 #include "base/escape.h"
 #include "base/memory.h"
@@ -64,6 +65,13 @@ static void set_fits(struct inspection_memory *m, const struct model_config *c)
     m->n_ctx_fits = low * KV_PAGE_TOKENS;
 }
 
+/* The weights on cpu; of a file that cpu cannot pack, its own bytes. */
+static uint64_t weights_of(const struct inspection *in)
+{
+    size_t size = 0;
+    return cpu_backend.weights_size(in->graph, &size, NULL) == 0 ? size : gguf_file_size(in->gguf);
+}
+
 struct inspection_memory inspection_memory(const struct inspection *in)
 {
     const struct model_config *c = model_config(in->model);
@@ -79,14 +87,7 @@ struct inspection_memory inspection_memory(const struct inspection *in)
     m.scratch = (uint64_t)in->program->row_floats * sizeof(float) * STEP_MAX_ROWS +
                 (uint64_t)c->n_vocab * sizeof(float) * STEP_MAX_LOGITS;
     m.sampling = engine_draw_size(1, 1, c->n_vocab, m.n_ctx);
-    for (uint32_t w = 0; w < model_n_weights(in->model); w++) {
-        bool used = false;
-        for (uint32_t i = 0; i < in->graph->n_nodes && !used; i++) {
-            const struct graph_node *n = &in->graph->nodes[i];
-            used = n->weight == w || n->bias == w || n->gain == w;
-        }
-        m.weights += used ? model_weight(in->model, w)->size : 0;
-    }
+    m.weights = weights_of(in);
     set_fits(&m, c);
     return m;
 }

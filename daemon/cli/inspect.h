@@ -21,7 +21,8 @@ struct inspection {
 
 /* Bytes a daemon with default settings takes for this model. */
 struct inspection_memory {
-    uint64_t weights; /* of the tensors the model uses; packing pads less than 1 % */
+    uint64_t weights; /* of the tensors the model uses, as cpu packs them: types with grids take up to twice
+                         their bytes in the file */
     int kv_type;      /* enum kv_type */
     uint64_t kv_per_token;
     uint64_t kv_per_page;

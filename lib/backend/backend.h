@@ -202,6 +202,9 @@ struct backend_ops {
     /* Prepares the environment of this process for the backend's driver; `cache` as cuda_cache. Call before
      * other threads start. NULL: nothing to do. */
     void (*prepare)(const char *cache);
+    /* Sets *size to the bytes that load() takes for the weights of a graph. -ENOTSUP: one cannot be packed;
+     * -ENOMEM. NULL: that is not known without a device. */
+    int (*weights_size)(const struct graph *graph, size_t *size, struct error *err);
     /* -ENODEV: this machine has no such device. */
     int (*open)(struct backend **out, const struct backend_config *cfg, struct error *err);
     /* Reads and packs the weights, allocates KV cache and scratch, starts the decoder. Nothing of the model's

@@ -453,6 +453,7 @@ const struct backend_ops cpu_backend = {
     .nodes = &cpu_nodes,
     .sampling = &cpu_sampling,
     .trace = &cpu_tracing,
+    .weights_size = weights_size,
     .open = cpu_open,
     .load = cpu_load,
     .submit = cpu_submit,

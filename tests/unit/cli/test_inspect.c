@@ -1,5 +1,7 @@
 /* The report of `hearthd inspect`, as text and as JSON. */
 #include "cli/commands.h"
+#include "cpu/weights.h"
+#include "model/graph.h"
 #include "support/models/variant.h"
 
 #include <criterion/criterion.h>
@@ -152,6 +154,29 @@ Test(inspect, says_which_context_fits_into_the_memory_that_is_available)
     cr_assert_eq(inspect(model, NULL, NULL, &text), EXIT_CLEAN);
     assert_says(text, "tokens of one slot, of ");
     free(text);
+}
+
+/* Of IQ1_S cpu keeps codes of three bits, twice the bytes of the file. */
+Test(inspect, counts_weights_as_they_are_packed)
+{
+    char path[64], *text;
+    struct error err = {0};
+    struct model *m;
+    struct graph *g;
+    size_t size = 0, file = 256 / 256 * 50 * 512;
+    variant_write(path, QWEN3, EDITS(SET_TENSOR("blk.0.ffn_gate.weight", QUANT_IQ1_S, 256, 512)));
+    cr_assert_eq(model_open(&m, path, &err), 0, "%s", err.text);
+    cr_assert_eq(graph_open(&g, m, &err), 0, "%s", err.text);
+    cr_assert_eq(weights_size(g, &size, &err), 0, "%s", err.text);
+    cr_assert_gt(matmul_pack_size(QUANT_IQ1_S, 512, 256), 2 * file);
+    cr_assert_eq(inspect(path, "--json", NULL, &text), EXIT_CLEAN);
+    json_t *root = json_loads(text, 0, NULL), *memory = json_object_get(root, "memory");
+    cr_assert_eq(json_integer_value(json_object_get(memory, "weights")), (json_int_t)size);
+    json_decref(root);
+    free(text);
+    graph_close(g);
+    model_close(m);
+    unlink(path);
 }
 
 Test(inspect, json_of_an_unsupported_model_says_why)
