@@ -1,5 +1,6 @@
 #include "attention.h"
 #include "abi/arith.h"
+#include "abi/attend_layout.h"
 #include "base/memory.h"
 #include "base/team.h"
 
@@ -12,19 +13,15 @@
 /* Number of the split behind a row's last one. */
 static uint32_t end_split(const struct attend *a, uint32_t pos)
 {
-    return pos / arith_split(pos, a->window) + 1;
+    return attend_end_split(a->window, pos);
 }
 
-/* The most splits that a group sees. Behind the window its rows see no more tokens than the window and their
- * number, which may begin and end inside a split. */
+/* The most splits that a group sees: behind the window its rows, which end in different places, see more
+ * together than one of them. */
 static uint32_t most_splits(const struct attend *a, uint32_t n_ctx)
 {
     bool moves = a->window && a->window < n_ctx;
-    uint32_t end = moves ? a->window : n_ctx, most = end_split(a, end - 1);
-    for (uint32_t limit = 1024; limit < end && limit < (1u << 30); limit *= 4)
-        if (end_split(a, limit - 1) > most) /* the last position before the split size grows */
-            most = end_split(a, limit - 1);
-    return moves ? most + 1 + a->max_rows_per_group / KV_PAGE_TOKENS + 1 : most;
+    return attend_max_splits(n_ctx, a->window) + (moves ? a->max_rows_per_group / KV_PAGE_TOKENS + 1 : 0);
 }
 
 void attend_open(struct attend *a, uint32_t n_ctx)

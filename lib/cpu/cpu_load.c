@@ -123,9 +123,6 @@ static uint32_t slot_pages(const struct decoder *d)
     return (uint32_t)(((uint64_t)d->cfg.n_ctx + KV_PAGE_TOKENS - 1) / KV_PAGE_TOKENS);
 }
 
-#define SNAPSHOTS       64 /* most snapshots of recurrent states */
-#define SNAPSHOTS_LEAST 8  /* where memory is free, however small the KV cache is */
-
 #define MIB(bytes) ((double)(bytes) / (1 << 20))
 
 /* Divides the KV cache: kv_memory or, by default, a quarter of the memory, at most every slot's whole
@@ -151,21 +148,6 @@ static int choose_pages(struct decoder *d, const struct model_config *c, struct 
     return 0;
 }
 
-/* Sets the number of snapshots of recurrent states. Keys and values of a page are of no use to a hit without
- * the state behind it, so that their memory is a measure: a quarter of the pages', and at most an eighth of
- * what is free. They become resident when used. */
-static void choose_snapshots(struct decoder *d)
-{
-    uint64_t size = delta_state_size(&d->delta.shape, d->delta.n_layers), n = SNAPSHOTS_LEAST;
-    if (size == 0)
-        return;
-    uint64_t beside = kv_plan_size(&d->plan) / 4 / size;
-    uint64_t room = memory_available() / 8 / size;
-    n = n > beside ? n : beside;
-    n = n < room ? n : room;
-    d->n_snapshots = n < SNAPSHOTS ? (uint32_t)n : SNAPSHOTS;
-}
-
 /* Floats of the tables that depend on positions: cosines, sines and temperatures of each kind. */
 static size_t table_floats(const struct decoder *d, const struct model_attention *kind)
 {
@@ -180,7 +162,9 @@ static size_t all_table_floats(const struct decoder *d, const struct model_confi
     return n;
 }
 
-static int check_fit(struct decoder *d, struct error *err)
+/* Checks that memory suffices, and sets the number of snapshots of recurrent states to what is left; they
+ * become resident when used. */
+static int fit(struct decoder *d, struct error *err)
 {
     size_t weights = 0;
     int rc = weights_size(d->graph, &weights, err);
@@ -190,7 +174,7 @@ static int check_fit(struct decoder *d, struct error *err)
     place_scratch(d, &counted);
     uint64_t kv = kv_plan_size(&d->plan), available = memory_available();
     uint64_t rope = sizeof(float) * (uint64_t)all_table_floats(d, model_config(d->graph->model));
-    uint64_t states = delta_size(&d->delta.shape, d->delta.n_layers, d->cfg.n_slots + d->n_snapshots);
+    uint64_t states = delta_size(&d->delta.shape, d->delta.n_layers, d->cfg.n_slots);
     uint64_t needed = weights + counted.used + rope + kv + states;
     if (needed > available)
         return error_set(
@@ -198,8 +182,10 @@ static int check_fit(struct decoder *d, struct error *err)
             "%s needs %.0f MiB (weights %.0f, KV cache %.0f, %u recurrent states %.0f, scratch %.0f, "
             "rotation table %.0f), %.0f MiB are available",
             gguf_path(model_gguf(d->graph->model)), MIB(needed), MIB(weights), MIB(kv),
-            states ? d->cfg.n_slots + d->n_snapshots : 0, MIB(states), MIB(counted.used), MIB(rope),
-            MIB(available));
+            states ? d->cfg.n_slots : 0, MIB(states), MIB(counted.used), MIB(rope), MIB(available));
+    uint64_t state = delta_state_size(&d->delta.shape, d->delta.n_layers);
+    if (state)
+        d->n_snapshots = kv_plan_snapshots(kv, state, available, needed);
     return 0;
 }
 
@@ -342,10 +328,8 @@ static int load_int8(struct decoder *d, const struct model_config *c, struct err
 {
     uint64_t transfer = kv_page_size(&d->whole) * STEP_MAX_PAGE_OPS;
     int rc = choose_pages(d, c, err);
-    if (rc == 0) {
-        choose_snapshots(d);
-        rc = check_fit(d, err);
-    }
+    if (rc == 0)
+        rc = fit(d, err);
     if (rc == 0)
         rc = alloc_slots(d, transfer, err);
     struct weights_progress progress = {.report = d->cfg.progress, .context = d->cfg.context};

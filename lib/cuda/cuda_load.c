@@ -10,14 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MIB(bytes)      ((double)(bytes) / (1 << 20))
-#define JIT_SHARE       0.1 /* share of the load's progress */
-#define TRANSFER_BYTES  ((uint64_t)64 << 20)
-#define MAX_PAGES       (1u << 18) /* 16 million tokens; more would only lengthen the page list */
-#define SNAPSHOTS       64         /* most snapshots of recurrent states */
-#define SNAPSHOTS_LEAST 8          /* where memory is free, however small the KV cache is */
-#define SPIN_NS         1000000u   /* the time that the idle kernel polls at full speed */
-#define QUANTUM_MS      1000u      /* longest launch on a device that drives a display */
+#define MIB(bytes)     ((double)(bytes) / (1 << 20))
+#define JIT_SHARE      0.1 /* share of the load's progress */
+#define TRANSFER_BYTES ((uint64_t)64 << 20)
+#define MAX_PAGES      (1u << 18) /* 16 million tokens; more would only lengthen the page list */
+#define SPIN_NS        1000000u   /* the time that the idle kernel polls at full speed */
+#define QUANTUM_MS     1000u      /* longest launch on a device that drives a display */
 
 static uint32_t slot_pages(const struct cuda_decoder *d)
 {
@@ -458,21 +456,13 @@ static struct kv_plan plan_cache(const struct cuda_decoder *d, uint64_t availabl
     return p;
 }
 
-/* Adds snapshots to the states, of the memory `rest`, of which the KV cache takes `kv`: as on cpu, a quarter
- * of the KV cache and at most an eighth of what is free. */
+/* Adds snapshots to the states, of the memory `rest`, of which the KV cache takes `kv`: of what it leaves
+ * where its size was asked for, else the cache is the smaller for them. */
 static void choose_snapshots(struct cuda_decoder *d, uint64_t kv, uint64_t rest)
 {
     struct decoder_states *s = &d->args.states;
-    if (!s->bytes)
-        return;
-    uint64_t n = kv / 4 / s->bytes, room = rest / 8 / s->bytes;
-    n = n > SNAPSHOTS_LEAST ? n : SNAPSHOTS_LEAST;
-    n = n < room ? n : room;
-    if (d->cfg.kv_memory) { /* what was asked for comes first */
-        room = kv < rest ? (rest - kv) / s->bytes : 0;
-        n = n < room ? n : room;
-    }
-    s->n_states += n < SNAPSHOTS ? (uint32_t)n : SNAPSHOTS;
+    if (s->bytes)
+        s->n_states += kv_plan_snapshots(kv, s->bytes, rest, d->cfg.kv_memory ? kv : 0);
 }
 
 /* Sets the numbers of pages, window pages and snapshots. */

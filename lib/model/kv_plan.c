@@ -86,3 +86,16 @@ struct kv_layout kv_plan_layout(const struct model_config *c, const struct kv_pl
     l.at -= window ? p->page_bytes : 0;
     return l;
 }
+
+static uint64_t least_of(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+uint32_t kv_plan_snapshots(uint64_t kv, uint64_t state, uint64_t available, uint64_t needed)
+{
+    enum { LEAST = 8, MOST = 64 };
+    uint64_t n = kv / 4 / state, left = available > needed ? available - needed : 0;
+    n = least_of(n > LEAST ? n : LEAST, MOST);
+    return (uint32_t)least_of(n, least_of(available / 8, left) / state);
+}

@@ -34,6 +34,11 @@ static inline uint64_t kv_plan_size(const struct kv_plan *p)
 {
     return p->n_pages * p->page_bytes + p->n_windows * p->window_bytes;
 }
+/* The number of snapshots of recurrent states beside a KV cache of `kv` bytes, each of `state` bytes, not 0.
+ * Keys and values of a page are of no use to a hit without the state behind it, so that their memory is a
+ * measure: a quarter of it, but 8 states at least, and 64 at most; an eighth of what is available at most,
+ * and of it what is left when `needed` bytes have been taken. */
+uint32_t kv_plan_snapshots(uint64_t kv, uint64_t state, uint64_t available, uint64_t needed);
 /* The place of keys and values of the layers of a kind in a page or, if it has a window, a window page. */
 struct kv_layout kv_plan_layout(const struct model_config *c, const struct kv_plan *p, uint32_t kind,
                                 uint32_t kv_type);

@@ -117,3 +117,16 @@ Test(kv_plan, both_parts_make_up_a_page_of_all_layers)
     struct kv_layout whole = model_kv_layout(&c, 1, KV_F16);
     cr_assert_eq(whole.at, p.page_bytes, "the window page is the end of the page");
 }
+
+Test(kv_plan, snapshots_of_states_take_what_is_left)
+{
+    enum { STATE = 1000 };
+    const uint64_t plenty = 1000000000;
+    cr_expect_eq(kv_plan_snapshots(0, STATE, plenty, 0), 8, "the least");
+    cr_expect_eq(kv_plan_snapshots(4 * 20 * STATE, STATE, plenty, 0), 20, "a quarter of the cache");
+    cr_expect_eq(kv_plan_snapshots(4 * 100 * STATE, STATE, plenty, 0), 64, "the most");
+    cr_expect_eq(kv_plan_snapshots(4 * 100 * STATE, STATE, 8 * 15 * STATE, 0), 15, "an eighth of the memory");
+    cr_expect_eq(kv_plan_snapshots(0, STATE, plenty, plenty - 3 * STATE - 1), 3, "what is left");
+    cr_expect_eq(kv_plan_snapshots(0, STATE, plenty, plenty), 0);
+    cr_expect_eq(kv_plan_snapshots(0, STATE, plenty, plenty + 1), 0);
+}
