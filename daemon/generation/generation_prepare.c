@@ -4,6 +4,7 @@
 #include "generation.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -289,9 +290,47 @@ static int ask_embedding(struct choice *c, struct api_error *err)
     return c->e.embedding ? 0 : api_out_of_memory(err);
 }
 
+static bool is_among(int32_t token, const int32_t *tokens, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (tokens[i] == token)
+            return true;
+    return false;
+}
+
+/* Adds the tokens that the model's file wants in no text, each once, to the biases; a client's own of such a
+ * token goes.
+ */
+static int suppress_tokens(struct generation *g, struct api_error *err)
+{
+    struct params *p = &g->p;
+    const int32_t *ids;
+    size_t n = tokenizer_suppressed(g->model->tokenizer, &ids), room = p->n_biases + n, n_all = 0;
+    if (n == 0)
+        return 0;
+    struct step_bias *all = arena_array(g->arena, room, sizeof *all);
+    if (!all)
+        return api_out_of_memory(err);
+    for (size_t i = 0; i < p->n_biases; i++)
+        if (!is_among(p->biases[i].token, ids, n))
+            all[n_all++] = p->biases[i];
+    for (size_t i = 0; i < n; i++)
+        if (!is_among(ids[i], ids, i) && (uint32_t)ids[i] < model_config(g->model->model)->n_vocab)
+            all[n_all++] = (struct step_bias){.token = ids[i], .bias = -INFINITY};
+    if (n_all > STEP_MAX_BIAS)
+        return api_invalid(err, "logit_bias",
+                           "logit_bias may have at most %zu entries with this model (got %u)",
+                           STEP_MAX_BIAS - n, p->n_biases);
+    p->biases = all;
+    p->n_biases = (uint32_t)n_all;
+    return 0;
+}
+
 static int make_choices(struct generation *g, struct api_error *err)
 {
     uint32_t n = g->p.n * g->n_prompts;
+    if (suppress_tokens(g, err) < 0)
+        return -1;
     g->choices = arena_zalloc(g->arena, n * sizeof *g->choices);
     if (!g->choices)
         return api_out_of_memory(err);

@@ -246,6 +246,7 @@ void tokenizer_close(struct tokenizer *t)
     free(t->by_piece.slots);
     free(t->attr);
     free(t->ends);
+    free(t->suppressed);
     free(t->merges);
     free(t->rank);
     free(t->pairs);
@@ -299,6 +300,12 @@ size_t tokenizer_ends(const struct tokenizer *t, const int32_t **ids)
 {
     *ids = t->ends;
     return t->n_ends;
+}
+
+size_t tokenizer_suppressed(const struct tokenizer *t, const int32_t **ids)
+{
+    *ids = t->suppressed;
+    return t->n_suppressed;
 }
 
 uint32_t tokenizer_attr(const struct tokenizer *t, int32_t token)

@@ -50,6 +50,10 @@ bool tokenizer_adds_bos(const struct tokenizer *t);
 bool tokenizer_is_end(const struct tokenizer *t, int32_t token);
 /* Sets *ids to all end tokens, sorted, and returns their number. */
 size_t tokenizer_ends(const struct tokenizer *t, const int32_t **ids);
+/* Returns the number of the tokens that no text may have, by the file's suppress_tokens (Gemma 4: images and
+ * sounds), and sets *ids, which live as long as the tokenizer. At most TOKENIZER_MAX_SUPPRESSED. */
+size_t tokenizer_suppressed(const struct tokenizer *t, const int32_t **ids);
+#define TOKENIZER_MAX_SUPPRESSED 256
 /* Returns bits of enum token_attr; 0 for an id out of range. */
 uint32_t tokenizer_attr(const struct tokenizer *t, int32_t token);
 /* Returns the token whose stored text is exactly this, or -1. */

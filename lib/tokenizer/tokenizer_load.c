@@ -540,6 +540,30 @@ static int load_ends(struct tokenizer *t, const struct gguf *g, struct error *er
     return 0;
 }
 
+static int load_suppressed(struct tokenizer *t, const struct gguf *g, struct error *err)
+{
+    const struct gguf_value *ids;
+    int rc = gguf_get_array(g, KEY("suppress_tokens"), GGUF_I32, &ids, err);
+    if (rc < 0)
+        return rc == -ENOENT ? 0 : rc;
+    if (ids->n > TOKENIZER_MAX_SUPPRESSED)
+        return error_set(err, -ENOTSUP,
+                         "%s: " KEY("suppress_tokens") " has %llu tokens: at most %d are supported",
+                         gguf_path(g), (unsigned long long)ids->n, TOKENIZER_MAX_SUPPRESSED);
+    t->suppressed = malloc((ids->n + 1) * sizeof *t->suppressed);
+    if (!t->suppressed)
+        return no_memory(g, -ENOMEM, err);
+    for (size_t i = 0; i < ids->n; i++) {
+        int32_t id = gguf_item_i32(ids, i);
+        if (id < 0 || (uint32_t)id >= t->n_vocab)
+            return error_set(err, -EBADMSG,
+                             "%s: " KEY("suppress_tokens") " has %d, but the vocabulary has %u tokens",
+                             gguf_path(g), id, t->n_vocab);
+        t->suppressed[t->n_suppressed++] = id;
+    }
+    return 0;
+}
+
 static int load_special_ids(struct tokenizer *t, const struct gguf *g, struct error *err)
 {
     int rc = load_id(t, g, KEY("bos_token_id"), &t->bos, err);
@@ -549,6 +573,8 @@ static int load_special_ids(struct tokenizer *t, const struct gguf *g, struct er
         rc = load_id(t, g, KEY("unknown_token_id"), &t->unknown, err);
     if (rc >= 0)
         rc = load_ends(t, g, err);
+    if (rc >= 0)
+        rc = load_suppressed(t, g, err);
     if (rc < 0)
         return rc;
     rc = gguf_get_bool(g, KEY("add_bos_token"), &t->add_bos, err);

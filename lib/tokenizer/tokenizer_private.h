@@ -56,6 +56,8 @@ struct tokenizer {
     int32_t bos, eos, unknown;
     int32_t *ends;
     size_t n_ends;
+    int32_t *suppressed;
+    size_t n_suppressed;
     size_t max_piece;
     size_t max_word; /* most bytes of a word that one token takes; SIZE_MAX when some byte has no token */
 

@@ -339,6 +339,29 @@ Test(tokenizer_open, ends_at_eot_and_eom_and_at_known_markers)
     tokenizer_close(t);
 }
 
+/* A vocabulary whose file suppresses a token besides number 7. */
+static struct gguf_write *suppressing(struct gguf_write *w, int32_t token, uint32_t n)
+{
+    int32_t tokens[TOKENIZER_MAX_SUPPRESSED + 1] = {7, token};
+    *w = (struct gguf_write){0};
+    put_vocabulary(w, &small_bpe);
+    gguf_write_array(w, "tokenizer.ggml.suppress_tokens", GGUF_I32, n, tokens, n * sizeof *tokens);
+    return w;
+}
+
+Test(tokenizer_open, knows_the_tokens_that_no_text_may_have)
+{
+    struct gguf_write w;
+    struct tokenizer *t = open_written(suppressing(&w, 2, 2));
+    const int32_t *ids;
+    cr_assert_eq(tokenizer_suppressed(t, &ids), 2);
+    cr_assert(ids[0] == 7 && ids[1] == 2);
+    tokenizer_close(t);
+    expect_refused(suppressing(&w, -1, 2), -EBADMSG, "suppress_tokens has -1");
+    expect_refused(suppressing(&w, 100000, 2), -EBADMSG, "suppress_tokens has 100000");
+    expect_refused(suppressing(&w, 1, TOKENIZER_MAX_SUPPRESSED + 1), -ENOTSUP, "at most 256");
+}
+
 Test(tokenizer_open, does_not_end_at_s_where_a_model_waits_for_tools)
 {
     struct vocabulary v = small_bpe;
