@@ -31,8 +31,10 @@ static void put_choice(struct buf *out, const struct backend_choice *c)
     else
         buf_printf(out, "%u", c->last);
     buf_printf(out,
-               ",\"kernels\":\"%s\",\"shape\":\"%s\",\"hint\":\"%s\",\"ahead\":%u,\"measured\":%s,\"gain\":",
-               c->kernels, c->shape, c->hint, c->ahead, c->measured ? "true" : "false");
+               ",\"kernels\":\"%s\",\"shape\":\"%s\",\"hint\":\"%s\",\"ahead\":%u,\"measured\":%s,"
+               "\"unsettled\":%s,\"gain\":",
+               c->kernels, c->shape, c->hint, c->ahead, c->measured ? "true" : "false",
+               c->unsettled ? "true" : "false");
     json_put_number(out, c->gain, 4);
     buf_puts(out, ",\"GBps\":");
     json_put_number(out, c->gbps, 4);
@@ -49,7 +51,7 @@ static void put_tuning(struct buf *out, const struct backend_tuning *t)
     json_put_str(out, t->note);
     buf_puts(out, ",\"ms\":");
     json_put_ms(out, t->ms);
-    buf_puts(out, ",\"choices\":[");
+    buf_printf(out, ",\"unsettled\":%u,\"again\":%u,\"choices\":[", t->n_unsettled, t->n_again);
     for (uint32_t i = 0; i < t->n_choices; i++) {
         buf_puts(out, i ? "," : "");
         put_choice(out, &t->choices[i]);

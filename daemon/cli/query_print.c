@@ -68,6 +68,8 @@ static void print_tuning(const json_t *tuning, FILE *f)
         fprintf(f, " in %.1f ms", ask_number(tuning, "ms"));
     if (n > 0)
         fprintf(f, " · %zu of %zu choices faster than the constants", n_faster, n);
+    if (ask_number(tuning, "unsettled") > 0)
+        fprintf(f, " · %.0f to be measured again", ask_number(tuning, "unsettled"));
     const json_t *folds = ask_member(tuning, "folds");
     for (size_t i = 0; i < json_array_size(folds); i++)
         fprintf(f, "%s%s", i ? ", " : " · pages folded by ", shown(json_array_get(folds, i), "by"));

@@ -59,6 +59,7 @@ struct serve {
     struct watch {
         struct loader *loader; /* the loader whose progress it has seen */
         struct watchdog dog;
+        uint32_t n_unsettled;  /* choices of its tuning that are to be measured again, as logged */
     } watches[MODEL_SET_MOST]; /* of each model that is loaded: see loaded() */
     enum phase phase;
     struct load_notice notice;
@@ -198,6 +199,21 @@ static void send_status(struct serve *s, const struct engine_stats *stats)
                       stats->tokens_per_s);
 }
 
+/* Logs that other work disturbed the tuning at load, and that it was made up for. */
+static void say_tuning(struct watch *w, const struct backend_tuning *t)
+{
+    uint32_t n = t ? t->n_unsettled : 0;
+
+    if (n && !w->n_unsettled)
+        log_info("cpu_tuning: other work on this machine disturbed %u of %u choices; they are measured again "
+                 "while "
+                 "no request runs",
+                 n, t->n_choices);
+    else if (!n && w->n_unsettled)
+        log_info("cpu_tuning: %u choices were measured again, all are settled", t->n_again);
+    w->n_unsettled = n;
+}
+
 /* Checks that engine and decoder live, and adds the engine's figures to *sum; else the process is
  * ending. */
 static bool look_at(struct serve *s, struct watch *w, struct loader *l, struct engine_stats *sum)
@@ -211,6 +227,7 @@ static bool look_at(struct serve *s, struct watch *w, struct loader *l, struct e
         *w = (struct watch){.loader = l, .dog.limit_ns = s->cfg->watchdog_ms * 1000000ull};
     engine_stats(l->engine, &stats);
     executor_info(l->runtime.executor, &info);
+    say_tuning(w, info.tuning);
     if (stats.faulted) {
         struct error err = {0};
         engine_fault(l->engine, &err);

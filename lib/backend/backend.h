@@ -63,6 +63,7 @@ struct backend_choice {
     const char *hint, *shape; /* "built": the constants */
     uint32_t ahead;           /* bytes of prefetch distance; 0: as built */
     bool measured;            /* at this start, or when the file was written */
+    bool unsettled;           /* other work disturbed it: it is measured again while the decoder is idle */
     double gain;              /* measured speed beside the constants; 1 where they were kept */
     double gbps;              /* 10^9 bytes of weights read per second with it; 0: unknown */
 };
@@ -73,9 +74,11 @@ struct backend_fold {
     bool by_floats;
 };
 struct backend_tuning {
-    const char *source; /* "off", "constants" (unmeasured), "measured", "file" */
-    const char *note;   /* why, as a sentence; or NULL */
-    double ms;          /* time that measuring took */
+    const char *source;   /* "off", "constants" (unmeasured), "measured", "file" */
+    const char *note;     /* why, as a sentence; or NULL */
+    double ms;            /* time that measuring took */
+    uint32_t n_unsettled; /* choices that are to be measured again */
+    uint32_t n_again;     /* choices that were */
     uint32_t n_choices;
     const struct backend_choice *choices;
     uint32_t n_folds; /* 0: not measured, or the cache is not bf16 */
@@ -223,6 +226,10 @@ struct backend_ops {
      * step; a host that knows that none will come calls this (executor_park()). No step may be in flight. On
      * cpu the team sleeps on its futex anyway. */
     void (*park)(struct backend *be);
+    /* Uses an idle moment: no step is in flight and none is expected. Works for 20 ms at most, and ends at
+     * once when wanted(context) is true, which it asks every 0.1 ms or so. Returns the ns of further idleness
+     * after which it wants to be called again; UINT64_MAX: never. NULL: nothing to do. */
+    uint64_t (*idle)(struct backend *be, bool (*wanted)(void *context), void *context);
     void (*info)(const struct backend *be, struct backend_info *out);
     void (*close)(struct backend *be); /* NULL is fine */
 };

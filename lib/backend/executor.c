@@ -232,6 +232,11 @@ void executor_park(struct executor *x)
         x->ops->park(x->be);
 }
 
+uint64_t executor_idle(struct executor *x, bool (*wanted)(void *context), void *context)
+{
+    return x->ops->idle ? x->ops->idle(x->be, wanted, context) : UINT64_MAX;
+}
+
 const float *executor_logits(struct executor *x, uint32_t index)
 {
     return x->ops->sampling->logits(x->be, index);

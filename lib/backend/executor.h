@@ -54,6 +54,8 @@ int executor_advance(struct executor *x, struct step_result *out, int max, uint6
 bool executor_masks(struct executor *x, const uint32_t *masks, uint32_t n, uint32_t words);
 /* Stops the decoder until the next step. Call while no step is in flight and none is expected. */
 void executor_park(struct executor *x);
+/* See backend_ops.idle; UINT64_MAX where the backend has none. */
+uint64_t executor_idle(struct executor *x, bool (*wanted)(void *context), void *context);
 /* See backend_ops.logits. */
 const float *executor_logits(struct executor *x, uint32_t index);
 /* The number of threads that executor_share() runs work on, the calling one included; 1: it alone. */

@@ -29,6 +29,7 @@ static void cpu_close(struct backend *be)
     struct decoder *d = (struct decoder *)be;
     if (!d)
         return;
+    decoder_tune_close(d);
     decoder_unload(d);
     team_close(d->team);
     for (uint32_t i = 0; i < DECODER_RING; i++)
@@ -343,6 +344,13 @@ static void cpu_park(struct backend *be)
     (void)be; /* the team sleeps on its futex already */
 }
 
+static uint64_t cpu_idle(struct backend *be, bool (*wanted)(void *context), void *context)
+{
+    struct decoder *d = (struct decoder *)be;
+    assert(d->ring_n == 0);
+    return decoder_tune_again(d, wanted, context);
+}
+
 static const float *cpu_logits(struct backend *be, uint32_t index)
 {
     const struct decoder *d = (const struct decoder *)be;
@@ -369,13 +377,14 @@ static void cpu_hidden(struct backend *be, uint32_t row, float *out)
 /* Before load() nothing is tuned. */
 static uint32_t rows_together(const struct decoder *d)
 {
-    const struct matmul_kernels *tuned = d->tuning.kernels[TUNING_CLASSES - 1];
-    return tuned ? tuned->columns : d->kernels->columns;
+    const struct tuning *t = atomic_load_explicit(&d->tuned, memory_order_acquire);
+    return t ? t->kernels[TUNING_CLASSES - 1]->columns : d->kernels->columns;
 }
 
 static void cpu_info(const struct backend *be, struct backend_info *out)
 {
     struct decoder *d = (struct decoder *)be; /* only atomics are written */
+    const struct tuning *tuned = atomic_load_explicit(&d->tuned, memory_order_acquire);
     uint64_t state_size = delta_state_size(&d->delta.shape, d->delta.n_layers);
     uint64_t scratch = d->scratch.size + d->rope.size + (d->eager ? eager_size(d->eager) : 0);
     *out = (struct backend_info){
@@ -383,7 +392,7 @@ static void cpu_info(const struct backend *be, struct backend_info *out)
         .device = d->device,
         .isa = d->kernels->name,
         .n_threads = team_size(d->team),
-        .tuning = d->tuning.info.source ? &d->tuning.info : NULL,
+        .tuning = tuned && tuned->info.source ? &tuned->info : NULL,
         .max_rows = STEP_MAX_ROWS,
         .rows_together = rows_together(d),
         .n_pages = d->plan.n_pages,
@@ -459,6 +468,7 @@ const struct backend_ops cpu_backend = {
     .submit = cpu_submit,
     .advance = cpu_advance,
     .park = cpu_park,
+    .idle = cpu_idle,
     .info = cpu_info,
     .close = cpu_close,
 };

@@ -3,7 +3,7 @@
  *   cpu_backend.c  the table: open, load, ring of steps, logits to results, info
  *   persistent.c   the fused program, run by the whole team (persistent)
  *   eager.c        the graph, node by node, with the same bits
- *   cpu_tune.c     the variants of the products, timed in load()
+ *   cpu_tune.c     the variants of the products, timed in load() and while idle
  *   cpu_load.c     the memory of load(): weights, cache, scratch, tables
  * Thread: the engine's, which is member 0 of the team; info() reads the atomics from any thread. Memory:
  * allocated in open and load. */
@@ -33,6 +33,7 @@
 
 struct exact;
 struct eager;
+struct retuned;
 
 struct decoder_member {
     struct product_scratch product;
@@ -62,7 +63,11 @@ struct decoder {
     struct attend attend[MODEL_MAX_KINDS]; /* of the model's kinds of attention */
     struct delta_net delta;
     struct product_shared product;
-    struct tuning tuning;
+    struct tuning tuning;           /* as load() left it */
+    _Atomic(struct tuning *) tuned; /* the choices in force; NULL before load() */
+    struct retuned *retuned;        /* those that were adopted later, the newest first */
+    uint32_t again_at;              /* see tuning_again() */
+    uint64_t again_wait_ns;         /* idleness before the next one that is measured again */
     struct decoder_member *members; /* [team size] */
     struct rows buffers[PROGRAM_N_BUFFERS];
     struct eager *eager; /* if cfg.eager with int8 */
@@ -110,6 +115,10 @@ void decoder_unload(struct decoder *d);
 
 /* cpu_tune.c: call when weights and scratch are in place. -EINVAL: the file of cfg.cpu_tuning is broken. */
 int decoder_tune(struct decoder *d, struct error *err);
+/* See backend_ops.idle: measures one unsettled choice again, and adopts what it finds. */
+uint64_t decoder_tune_again(struct decoder *d, bool (*wanted)(void *context), void *context);
+/* Frees what was adopted, and keeps it in the file of cfg.cpu_tuning. */
+void decoder_tune_close(struct decoder *d);
 
 /* persistent.c: runs the whole program for the current step. */
 void decoder_walk(struct decoder *d);

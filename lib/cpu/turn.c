@@ -38,3 +38,11 @@ void turn_give(void)
         pthread_cond_broadcast(&given);
     pthread_mutex_unlock(&lock);
 }
+
+bool turn_is_asked(void)
+{
+    pthread_mutex_lock(&lock);
+    bool asked = n_asked - n_given > 1;
+    pthread_mutex_unlock(&lock);
+    return asked;
+}

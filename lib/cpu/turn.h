@@ -4,8 +4,11 @@
  *
  * Thread: any; a turn belongs to one thread until it gives it back. */
 #pragma once
+#include <stdbool.h>
 
 /* Waits until all that asked before have had their turn; `waits` is called every 100 ms meanwhile, so that
  * the caller can show its life. Uncontended it costs about 20 ns. */
 void turn_take(void (*waits)(void *context), void *context);
 void turn_give(void);
+/* True if another decoder waits for the turn that the caller has. */
+bool turn_is_asked(void);

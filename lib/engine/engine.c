@@ -9,12 +9,37 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define FIRST_IDLE_NS 500000000u /* before the executor is asked what it would do with idleness */
+
 /* ---- the thread ---- */
+
+static bool is_idle(const struct engine *e)
+{
+    return e->n_live == 0 && e->queue.n == 0 && e->n_flights == 0;
+}
+
+/* Lends an idle executor this thread once it has been idle for as long as it asked for. */
+static void use_idleness(struct engine *e, bool idle)
+{
+    uint64_t now = clock_ns();
+    if (!idle || e->faulted || e->closing_ns || e->idle_wait_ns == UINT64_MAX) {
+        e->idle_at_ns = UINT64_MAX;
+        return;
+    }
+    if (now >= e->idle_at_ns && !engine_has_mail(e)) {
+        e->idle_wait_ns = executor_idle(e->x, engine_has_mail, e);
+        now = clock_ns();
+        e->idle_at_ns = UINT64_MAX;
+    }
+    if (e->idle_at_ns == UINT64_MAX && e->idle_wait_ns < UINT64_MAX - now)
+        e->idle_at_ns = now + e->idle_wait_ns;
+}
 
 /* Collects what other threads have posted; sleeps first when there is no work. */
 static struct engine_news wait_for_news(struct engine *e)
 {
-    bool idle = e->n_live == 0 && e->queue.n == 0 && e->n_flights == 0;
+    bool idle = is_idle(e);
+    use_idleness(e, idle);
     bool sleep = e->n_flights == 0 && (idle || engine_disk_waits(e)) && !engine_disk_wants_step(e);
     struct engine_news news = engine_wait(e, idle, sleep);
     if (news.slept)
@@ -185,6 +210,8 @@ int engine_open(struct engine **out, struct executor *x, const struct engine_con
     STAILQ_INIT(&e->ready);
     engine_queue_open(&e->queue);
     e->next_deadline = UINT64_MAX;
+    e->idle_at_ns = UINT64_MAX;
+    e->idle_wait_ns = FIRST_IDLE_NS;
     e->opened_ns = clock_ns();
     e->heartbeat_ns = e->opened_ns;
     e->idle = true;

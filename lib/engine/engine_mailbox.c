@@ -186,28 +186,42 @@ void engine_ask_to_close(struct engine *e)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Sleeps until it is woken or, unless `forever`, for NAP_NS at most. Call with lock held. */
-static void sleep_until_woken(struct engine *e, bool forever)
+/* Sleeps until it is woken or the time has come; UINT64_MAX: never. Call with lock held. */
+static void sleep_until_woken(struct engine *e, uint64_t until)
 {
-    uint64_t until = clock_ns() + NAP_NS;
     const struct timespec t = {(time_t)(until / 1000000000u), (long)(until % 1000000000u)};
     e->sleeping = true;
-    if (forever)
+    if (until == UINT64_MAX)
         pthread_cond_wait(&e->wakeup, &e->lock);
     else
         pthread_cond_clockwait(&e->wakeup, &e->lock, CLOCK_MONOTONIC, &t);
     e->sleeping = false;
 }
 
+static bool has_mail(const struct engine *e)
+{
+    return !STAILQ_EMPTY(&e->inbox) || e->cancelling || e->closing;
+}
+
+bool engine_has_mail(void *engine)
+{
+    struct engine *e = engine;
+    pthread_mutex_lock(&e->lock);
+    bool has = has_mail(e);
+    pthread_mutex_unlock(&e->lock);
+    return has;
+}
+
 struct engine_news engine_wait(struct engine *e, bool idle, bool sleep)
 {
     bool slept = false;
+    uint64_t until = idle ? e->idle_at_ns : clock_ns() + NAP_NS;
     pthread_mutex_lock(&e->lock);
     atomic_store_explicit(&e->idle, idle, memory_order_relaxed);
-    while (sleep && STAILQ_EMPTY(&e->inbox) && !e->cancelling && !e->pinged && !e->closing) {
-        sleep_until_woken(e, idle);
+    while (sleep && !has_mail(e) && !e->pinged) {
+        sleep_until_woken(e, until);
         slept = true;
-        sleep = idle;
+        sleep = idle && clock_ns() < until;
     }
     struct engine_news n = {.inbox = STAILQ_FIRST(&e->inbox),
                             .cancelling = e->cancelling,

@@ -166,9 +166,11 @@ struct engine {
     uint32_t turn;              /* first slot to decode when there are more than logit rows */
     uint64_t n_admitted;
     uint64_t next_deadline; /* no deadline is earlier; UINT64_MAX: there is none */
-    bool room;              /* slots, pages or the queue have changed since the last admission */
-    bool built;             /* e->step and the next flight are built, but the decoder had no room */
-    bool news;              /* a request was listed since the last wake */
+    /* The idleness after which the executor wants to use it, and when that is reached; UINT64_MAX: never. */
+    uint64_t idle_wait_ns, idle_at_ns;
+    bool room;  /* slots, pages or the queue have changed since the last admission */
+    bool built; /* e->step and the next flight are built, but the decoder had no room */
+    bool news;  /* a request was listed since the last wake */
     struct flight flights[MAX_FLIGHTS];
     uint32_t first_flight, n_flights;
     uint64_t last_id, retired; /* ids of the newest steps submitted and retired */
@@ -339,8 +341,10 @@ struct engine_news {                        /* posted by other threads */
     bool cancelling, pinged, closing;
     bool slept;
 };
-/* Collects the news. With `sleep` it first waits for them, without limit if `idle`, else for 20 ms at most.
- * Publishes `idle`. */
+/* True if a request, a cancel or the end of the engine waits. Any thread. */
+bool engine_has_mail(void *engine);
+/* Collects the news. With `sleep` it first waits for them, until e->idle_at_ns if `idle`, else for 20 ms at
+ * most. Publishes `idle`. */
 struct engine_news engine_wait(struct engine *e, bool idle, bool sleep);
 
 /* engine_banned.c: publishes the first n tokens of a text whose tokens are held back, if there are

@@ -29,6 +29,7 @@ struct rig_config {
     struct prefix_disk *disk;
     enum engine_speculation speculation;
     bool echo;
+    uint64_t (*idle)(struct backend *be, bool (*wanted)(void *context), void *context); /* or NULL */
     uint32_t window; /* the decoder has window pages, for texts that see so many tokens; 0: it has none */
 };
 
@@ -52,6 +53,10 @@ static inline struct rig *rig_open(struct rig_config c)
     struct error err = {0};
     sem_init(&rig->news, 0, 0);
     rig->fake = fake_open(c.n_pages, c.n_slots, end_tokens, N_END);
+    static struct backend_ops ops; /* of the rig opened last */
+    ops = fake_ops;
+    ops.idle = c.idle;
+    rig->fake->be.ops = &ops;
     rig->fake->lazy = c.lazy;
     rig->fake->rows_together = c.rows_together;
     rig->fake->rows_of_a_pass = c.rows_of_a_pass;

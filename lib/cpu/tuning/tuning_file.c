@@ -206,18 +206,28 @@ int tuning_read(struct tuning *t, const char *path, struct error *err)
     return rc;
 }
 
+/* False while any choice of the class is to be measured again: its table may change too. */
+static bool class_settled(const struct tuning *t, uint32_t class)
+{
+    for (uint32_t kind = 0; kind < MATMUL_N_KINDS; kind++)
+        if (t->choice[kind][class].unsettled)
+            return false;
+    return true;
+}
+
 static void write_choices(const struct tuning *t, FILE *f)
 {
     char cpu[128];
     tuning_cpu(cpu, sizeof cpu);
     fprintf(f, HEADING "\ncpu %s\nisa %s\nthreads %u\n", cpu, t->isa, t->n_threads);
     for (uint32_t c = 0; c < TUNING_CLASSES; c++)
-        fprintf(f, "kernels %u %s %.3f\n", tuning_class_first(c), t->kernels[c]->name,
-                (double)t->kernels_gain[c]);
+        if (class_settled(t, c))
+            fprintf(f, "kernels %u %s %.3f\n", tuning_class_first(c), t->kernels[c]->name,
+                    (double)t->kernels_gain[c]);
     for (uint32_t kind = 0; kind < MATMUL_N_KINDS; kind++)
         for (uint32_t c = 0; c < TUNING_CLASSES; c++) {
             const struct tuning_choice *choice = &t->choice[kind][c];
-            if (choice->state != TUNING_BUILT)
+            if (choice->state != TUNING_BUILT && !choice->unsettled)
                 fprintf(f, "%s %u %s %s %u %.3f %.2f\n", quant_name(matmul_traits[kind].type),
                         tuning_class_first(c), tuning_shape_name(choice->variant.shape),
                         tuning_hint_name(choice->variant.hint), choice->variant.ahead, (double)choice->gain,

@@ -9,6 +9,7 @@
 #include "tuning.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,8 +17,11 @@
 #define MAX_ROUNDS     TUNING_DUELS
 #define MAX_TRIALS     (MAX_CONTENDERS * MAX_ROUNDS)
 #define PIECE_GROUPS   32           /* groups of one call of run(), as product_run() deals them */
+#define ALONE_PART     8            /* a trial of one member alone has this part of the weights */
 #define MEMBER_BYTES   (128u << 10) /* least weights of a member in a trial */
 #define LEAST_BYTES    (1u << 20)   /* least weights of a trial that is shortened to fit its time */
+#define SLOW           2            /* times the fastest of the same: something else ran */
+#define MOST_SLOW      16           /* one slow timing of so many is no disturbance */
 
 static const uint32_t class_columns[TUNING_CLASSES] = {1, 3, 8, 16, TUNING_COLUMNS};
 /* Weights of a trial: about 0.03 to 0.1 ms of two cores. One column takes as many as a product of a model
@@ -48,19 +52,25 @@ struct bench {
     const struct matmul_kernels *const *others;
     const struct matmul_matrix **list; /* matrices of one kind and shape */
     uint32_t n_list, groups;           /* groups of a trial */
+    uint32_t n_members;                /* that share a trial: the team, or member 0 alone */
     struct place cursor;
     struct matmul_input in[2]; /* quantised by the table of the class, and by another */
     struct trial trials[MAX_TRIALS + 1];
     uint64_t began[MAX_TRIALS + 2];
     uint32_t n_trials;
-    uint64_t deadline; /* no trials begin after it */
+    uint64_t deadline;             /* no trials begin after it */
+    bool (*wanted)(void *context); /* NULL, or: the team is wanted for something else, at once */
+    void *context;
+    atomic_uint stop_at;      /* the trial before which it was: none runs from there on */
+    bool stopped;             /* it was: all times are meaningless, and the deadline has passed */
+    uint32_t n_timed, n_slow; /* timings of a choice, and those that something else made slow */
 };
 
 /* --- trials --- */
 
 static uint32_t part_of(const struct bench *b, uint32_t member)
 {
-    return (uint32_t)((uint64_t)(b->groups / 2) * member / team_size(b->work->team)) * 2;
+    return (uint32_t)((uint64_t)(b->groups / 2) * member / b->n_members) * 2;
 }
 
 static const uint8_t *address(const struct bench *b, struct place p, uint32_t member)
@@ -83,15 +93,35 @@ static void do_trial(const struct bench *b, const struct trial *trial, uint32_t 
     }
 }
 
+/* Member 0 asks before the barrier of a trial; the others read the answer behind it. */
 static void run_trials(void *context, uint32_t member)
 {
     struct bench *b = context;
     for (uint32_t i = 0; i <= b->n_trials; i++) {
+        if (member == 0 && b->wanted && b->wanted(b->context))
+            atomic_store_explicit(&b->stop_at, i, memory_order_relaxed);
         team_barrier(b->work->team, member);
+        if (i >= atomic_load_explicit(&b->stop_at, memory_order_relaxed))
+            break;
         if (member == 0)
             b->began[i] = clock_ns();
         if (i < b->n_trials)
             do_trial(b, &b->trials[i], member);
+    }
+}
+
+/* Trials of the calling thread alone, which meets no other: where members share their CPUs with other work,
+ * barriers take longer than trials. */
+static void run_alone(struct bench *b)
+{
+    for (uint32_t i = 0; i <= b->n_trials; i++) {
+        if (b->wanted && b->wanted(b->context)) {
+            atomic_store_explicit(&b->stop_at, i, memory_order_relaxed);
+            return;
+        }
+        b->began[i] = clock_ns();
+        if (i < b->n_trials)
+            do_trial(b, &b->trials[i], 0);
     }
 }
 
@@ -110,37 +140,6 @@ static void add_trial(struct bench *b, const struct contender *by)
     b->cursor = next;
 }
 
-/* Runs n contenders in turn; each round another one begins. */
-static void race(struct bench *b, const struct contender *c, uint32_t n, uint32_t n_rounds,
-                 uint64_t ns[MAX_CONTENDERS][MAX_ROUNDS])
-{
-    b->n_trials = 0;
-    add_trial(b, &c[0]); /* wakes the team and warms its caches; not counted */
-    for (uint32_t round = 0; round < n_rounds; round++)
-        for (uint32_t i = 0; i < n; i++)
-            add_trial(b, &c[(i + round) % n]);
-    team_run(b->work->team, run_trials, b);
-    for (uint32_t round = 0; round < n_rounds; round++)
-        for (uint32_t i = 0; i < n; i++) {
-            uint32_t at = 1 + round * n + i;
-            ns[(i + round) % n][round] = b->began[at + 1] - b->began[at];
-        }
-}
-
-static int by_value(const void *a, const void *b)
-{
-    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-    return (x > y) - (x < y);
-}
-
-static uint64_t median(const uint64_t *ns, uint32_t n)
-{
-    uint64_t sorted[MAX_ROUNDS];
-    memcpy(sorted, ns, n * sizeof *ns);
-    qsort(sorted, n, sizeof *sorted, by_value);
-    return sorted[n / 2];
-}
-
 static uint64_t least_of(const uint64_t *ns, uint32_t n)
 {
     uint64_t least = ns[0];
@@ -149,21 +148,85 @@ static uint64_t least_of(const uint64_t *ns, uint32_t n)
     return least;
 }
 
-/* The contender with the least median time; the first one where it is as good. */
+/* Counts the timings of a contender that took SLOW times as long as its fastest: the weights, which some
+ * cache may hold, explain less. */
+static void count_slow(struct bench *b, const uint64_t *ns, uint32_t n_rounds)
+{
+    uint64_t least = least_of(ns, n_rounds);
+    for (uint32_t i = 0; i < n_rounds && n_rounds > 1; i++) {
+        b->n_timed++;
+        b->n_slow += ns[i] > SLOW * least;
+    }
+}
+
+/* Times that say nothing, for all that wait for some. */
+static void stop(struct bench *b, uint64_t ns[MAX_CONTENDERS][MAX_ROUNDS])
+{
+    for (uint32_t i = 0; i < MAX_CONTENDERS * MAX_ROUNDS; i++)
+        ns[i / MAX_ROUNDS][i % MAX_ROUNDS] = 1;
+    b->stopped = true;
+    b->deadline = 0;
+}
+
+/* Runs n contenders in turn; each round another one begins. */
+static void race(struct bench *b, const struct contender *c, uint32_t n, uint32_t n_rounds,
+                 uint64_t ns[MAX_CONTENDERS][MAX_ROUNDS])
+{
+    b->n_trials = 0;
+    if (b->cursor.group + b->groups > b->list[0]->n_groups) /* its trials were shorter */
+        b->cursor = (struct place){.matrix = (b->cursor.matrix + 1) % b->n_list};
+    add_trial(b, &c[0]); /* wakes the team and warms its caches; not counted */
+    for (uint32_t round = 0; round < n_rounds; round++)
+        for (uint32_t i = 0; i < n; i++)
+            add_trial(b, &c[(i + round) % n]);
+    atomic_store_explicit(&b->stop_at, UINT32_MAX, memory_order_relaxed);
+    if (!b->stopped && b->n_members == 1)
+        run_alone(b);
+    else if (!b->stopped)
+        team_run(b->work->team, run_trials, b);
+    if (b->stopped || atomic_load_explicit(&b->stop_at, memory_order_relaxed) != UINT32_MAX) {
+        stop(b, ns);
+        return;
+    }
+    for (uint32_t round = 0; round < n_rounds; round++)
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t at = 1 + round * n + i;
+            ns[(i + round) % n][round] = b->began[at + 1] - b->began[at];
+        }
+    for (uint32_t i = 0; i < n; i++)
+        count_slow(b, ns[i], n_rounds);
+}
+
+static int by_value(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The time below which a quarter of the timings are: other work on the machine only ever makes one longer. */
+static uint64_t quartile(const uint64_t *ns, uint32_t n)
+{
+    uint64_t sorted[MAX_ROUNDS];
+    memcpy(sorted, ns, n * sizeof *ns);
+    qsort(sorted, n, sizeof *sorted, by_value);
+    return sorted[n / 4];
+}
+
+/* The contender with the least time; the first one where it is as good. */
 static uint32_t fastest(struct bench *b, const struct contender *c, uint32_t n, uint32_t n_rounds)
 {
     uint64_t ns[MAX_CONTENDERS][MAX_ROUNDS], least = UINT64_MAX;
     uint32_t best = 0;
     race(b, c, n, n_rounds, ns);
     for (uint32_t i = 0; i < n; i++)
-        if (median(ns[i], n_rounds) < least) {
-            least = median(ns[i], n_rounds);
+        if (quartile(ns[i], n_rounds) < least) {
+            least = quartile(ns[i], n_rounds);
             best = i;
         }
     return best;
 }
 
-/* The judgement on two contenders (tuning_judge()); *winner_ns: the median time of the one to take. */
+/* The judgement on two contenders (tuning_judge()); *winner_ns: the time of the one to take. */
 static float duel(struct bench *b, const struct contender *built, const struct contender *other,
                   uint64_t *winner_ns)
 {
@@ -171,7 +234,7 @@ static float duel(struct bench *b, const struct contender *built, const struct c
     uint64_t ns[MAX_CONTENDERS][MAX_ROUNDS];
     race(b, two, 2, TUNING_DUELS, ns);
     float gain = tuning_judge(ns[0], ns[1]);
-    *winner_ns = median(ns[gain > 0], TUNING_DUELS);
+    *winner_ns = quartile(ns[gain > 0], TUNING_DUELS);
     return gain;
 }
 
@@ -204,15 +267,18 @@ static uint32_t hints_of(uint32_t class, struct contender c[MAX_CONTENDERS])
     return MATMUL_N_HINTS;
 }
 
+#define N_DISTANCES 4
+
 static uint32_t distances_of(uint32_t class, struct contender c[MAX_CONTENDERS])
 {
-    static const uint32_t distances[] = {4352, 8704, 17408};
+    /* The least one stays in the page of the product, whose stream the hardware prefetches beside it. */
+    static const uint32_t distances[N_DISTANCES] = {3072, 4352, 8704, 17408};
     (void)class;
-    for (uint32_t i = 0; i < 3; i++) {
+    for (uint32_t i = 0; i < N_DISTANCES; i++) {
         c[1 + i] = c[0];
         c[1 + i].variant.ahead = distances[i];
     }
-    return 4;
+    return 1 + N_DISTANCES;
 }
 
 /* True if n trials of `one` ns each end before the deadline. */
@@ -257,7 +323,7 @@ static uint64_t fit_trial(struct bench *b, const struct contender *built, uint32
     return one;
 }
 
-#define N_SEARCHED (3 + MATMUL_N_HINTS + 4) /* contenders of a search */
+#define N_SEARCHED (3 + MATMUL_N_HINTS + 1 + N_DISTANCES) /* contenders of a search */
 #define N_DUEL     (2 * TUNING_DUELS + 1)
 
 /* The most rounds of a search, with its duel, of trials of `one` ns that end before `end`; 0: none. */
@@ -289,24 +355,56 @@ static bool try_variants(struct bench *b, uint32_t class, const struct contender
     return true;
 }
 
+/* Searches and duels on this thread alone, for at most TUNING_ALONE_NS. Returns the gain. */
+static float try_alone(struct bench *b, uint32_t class, const struct contender *built,
+                       struct contender *found)
+{
+    uint64_t deadline = b->deadline, end = clock_ns() + TUNING_ALONE_NS, one;
+    uint32_t groups = b->groups, n_members = b->n_members;
+    uint64_t few = class_bytes[class] / ALONE_PART / b->list[0]->group_size;
+    float gain = 0;
+    if (b->wanted && deadline < end) /* measuring again has one time for all */
+        end = deadline;
+    b->n_members = 1;
+    b->groups = few < 2 ? 2 : few < groups ? (uint32_t)few / 2 * 2 : groups;
+    b->deadline = end;
+    one = fit_trial(b, built, 3 * N_SEARCHED + N_DUEL, TUNING_ALONE_NS);
+    if (!b->stopped && !try_variants(b, class, built, end, &one, found, &gain))
+        gain = 0;
+    b->n_members = n_members;
+    b->groups = groups;
+    if (!b->stopped)
+        b->deadline = deadline;
+    return gain;
+}
+
 /* Chooses the variant that a search finds if it stands against the constants. A moment in which the machine
- * does other things can hide a gain, so the constants stay after TUNING_TRIES searches alone, or where time
- * is short. Nothing is chosen where one would take longer than share_ns, or past the deadline. */
+ * does other things can hide a gain, so the constants stay after TUNING_TRIES searches alone; where these
+ * were disturbed or time is short, one member tries without the others. Nothing is chosen where that finds
+ * nothing either. */
 static void measure_cell(struct bench *b, uint32_t kind, uint32_t class, uint64_t share_ns)
 {
     struct tuning_choice *choice = &b->t->choice[kind][class];
     struct contender built = {.kernels = b->t->kernels[class], .variant = choice->variant}, found = built;
     uint64_t end = clock_ns() + share_ns, one = fit_trial(b, &built, 3 * N_SEARCHED + N_DUEL, share_ns);
     float gain = 0;
-    if (!try_variants(b, class, &built, end, &one, &found, &gain))
-        return;
-    for (uint32_t i = 1; i < TUNING_TRIES && gain == 0; i++)
+    choice->unsettled = true;
+    b->n_timed = b->n_slow = 0;
+    bool timed = try_variants(b, class, &built, end, &one, &found, &gain);
+    for (uint32_t i = 1; timed && i < TUNING_TRIES && gain == 0; i++)
         if (!try_variants(b, class, &built, end, &one, &found, &gain))
             break;
+    choice->unsettled = !timed || b->n_slow * MOST_SLOW > b->n_timed;
+    bool alone = gain == 0 && choice->unsettled;
+    if (alone)
+        gain = try_alone(b, class, &built, &found);
+    if (b->stopped || (!timed && gain == 0))
+        return;
     choice->state = TUNING_MEASURED;
     choice->variant = gain > 0 ? found.variant : built.variant;
     choice->gain = gain > 0 ? gain : 1;
-    choice->gbps = (float)((double)b->groups * (double)b->list[0]->group_size / (double)(one ? one : 1));
+    choice->gbps =
+        alone ? 0 : (float)((double)b->groups * (double)b->list[0]->group_size / (double)(one ? one : 1));
 }
 
 /* --- inputs --- */
@@ -406,7 +504,7 @@ static void add_times(struct bench *b, uint32_t kind, uint32_t class, const stru
     race(b, two, 2, 3, ns);
     double trials = (double)b->bytes[kind] / ((double)b->groups * (double)b->list[0]->group_size);
     for (uint32_t i = 0; i < 2; i++)
-        total[i] += trials * (double)median(ns[i], 3);
+        total[i] += trials * (double)quartile(ns[i], 3);
 }
 
 /* True if another table is faster for all kinds together, not for the one alone that it was tried with. */
@@ -420,21 +518,14 @@ static bool faster_for_all(struct bench *b, uint32_t class, const struct contend
     return total[0] >= (double)TUNING_GAIN * total[1];
 }
 
-/* The prefetches of a variant, which suit the machine whatever the table, without its shape, which may not.
- */
-static struct matmul_variant prefetches_of(struct matmul_variant v)
-{
-    v.shape = MATMUL_SHAPE_BUILT;
-    return v;
-}
-
 /* Takes another table for a class where it is faster, with the prefetches of the best variant of the present
  * one, than that. */
 static bool try_table(struct bench *b, uint32_t kind, uint32_t class, const struct matmul_kernels *other)
 {
     struct tuning_choice *choice = &b->t->choice[kind][class];
-    const struct contender c[2] = {{.kernels = b->t->kernels[class], .variant = choice->variant},
-                                   {.kernels = other, .variant = prefetches_of(choice->variant), .input = 1}};
+    const struct contender c[2] = {
+        {.kernels = b->t->kernels[class], .variant = choice->variant},
+        {.kernels = other, .variant = tuning_prefetches(choice->variant), .input = 1}};
     uint64_t ns;
     quantise(b, other, &b->in[1]);
     float gain = fastest(b, c, 2, 3) == 1 ? duel(b, &c[0], &c[1], &ns) : 0;
@@ -460,37 +551,40 @@ static bool try_tables(struct bench *b, uint32_t kind, uint32_t class)
     return taken;
 }
 
-/* Kinds that were not measured in a class prefetch as the largest does there: where the constants are wrong
- * for the machine, they are so for all. */
-static void lend_prefetches(struct tuning *t, uint32_t largest)
+/* Measures a class of the listed kind, and with `tables` whether another table is faster. */
+static void measure_class(struct bench *b, uint32_t kind, uint32_t class, bool tables, uint64_t share,
+                          uint64_t end)
 {
-    for (uint32_t class = 0; class < TUNING_CLASSES; class ++)
-        for (uint32_t kind = 0; kind < MATMUL_N_KINDS; kind++)
-            if (t->used[kind] && t->choice[kind][class].state == TUNING_BUILT && kind != largest)
-                t->choice[kind][class].variant = prefetches_of(t->choice[largest][class].variant);
+    set_class(b, class);
+    measure_cell(b, kind, class, share);
+    const struct tuning_choice *choice = &b->t->choice[kind][class];
+    if (choice->state == TUNING_MEASURED && !choice->unsettled && tables && !b->t->kept[class] &&
+        try_tables(b, kind, class))
+        measure_cell(b, kind, class, end > clock_ns() ? end - clock_ns() : 0);
 }
+
+/* The classes, those of the most common steps first. */
+static const uint8_t class_order[TUNING_CLASSES] = {0, 4, 3, 2, 1};
 
 /* Measures the classes of the listed kind in its share of the time; what one leaves is for the next. One
  * whose part was too short, as in a busy moment, gets what all leave. */
 static void measure_kind(struct bench *b, uint32_t kind, bool tables, uint64_t ns)
 {
-    static const uint8_t order[2 * TUNING_CLASSES] = {0, 4, 3, 2, 1,
-                                                      0, 4, 3, 2, 1}; /* the most common steps first */
     uint64_t end = clock_ns() + ns;
     for (uint32_t i = 0; i < 2 * TUNING_CLASSES; i++) {
-        uint32_t class = order[i], n_after = i < TUNING_CLASSES ? TUNING_CLASSES - 1 - i : 0;
+        uint32_t class = class_order[i % TUNING_CLASSES];
+        uint32_t n_after = i < TUNING_CLASSES ? TUNING_CLASSES - 1 - i : 0;
         uint64_t now = clock_ns(), share = now < end ? (end - now) / (n_after + 1) : 0;
-        if (b->t->choice[kind][class].state != TUNING_BUILT || !share)
+        if (b->t->choice[kind][class].state != TUNING_BUILT)
             continue;
-        set_class(b, class);
-        measure_cell(b, kind, class, share);
-        if (b->t->choice[kind][class].state == TUNING_MEASURED && tables && !b->t->kept[class] &&
-            try_tables(b, kind, class))
-            measure_cell(b, kind, class, end > clock_ns() ? end - clock_ns() : 0);
+        b->t->choice[kind][class].unsettled = true; /* until it is measured in quiet */
+        if (share || (ns && i >= TUNING_CLASSES))   /* alone, if the team takes too long */
+            measure_class(b, kind, class, tables, share, end);
     }
 }
 
-static void measure_all(struct bench *b, uint64_t budget_ns)
+/* Counts the bytes of each kind. Returns the kind that has most. */
+static uint32_t count_kinds(struct bench *b)
 {
     uint32_t largest = 0;
     for (uint32_t kind = 0; kind < MATMUL_N_KINDS; kind++) {
@@ -499,36 +593,162 @@ static void measure_all(struct bench *b, uint64_t budget_ns)
         b->sum += b->bytes[kind];
         largest = b->bytes[kind] > b->bytes[largest] ? kind : largest;
     }
-    for (uint32_t i = 0; i < MATMUL_N_KINDS; i++) { /* the largest first: it chooses the tables */
-        uint32_t kind = i == 0 ? largest : i <= largest ? i - 1 : i;
+    return largest;
+}
+
+/* The kinds, the largest first: it chooses the tables. */
+static uint32_t kind_at(uint32_t i, uint32_t largest)
+{
+    return i == 0 ? largest : i <= largest ? i - 1 : i;
+}
+
+static void measure_all(struct bench *b, uint64_t budget_ns)
+{
+    uint32_t largest = count_kinds(b);
+    for (uint32_t i = 0; i < MATMUL_N_KINDS; i++) {
+        uint32_t kind = kind_at(i, largest);
         list_kind(b, kind);
         if (measurable(b, kind))
             measure_kind(b, kind, i == 0,
                          (uint64_t)((double)budget_ns * (double)b->bytes[kind] / (double)b->sum));
     }
-    lend_prefetches(b->t, largest);
+    tuning_lend(b->t, largest);
+}
+
+/* --- again --- */
+
+/* The next unsettled cell at or behind *at, which counts the cells of kind_at() and class_order. False: all
+ * are settled. */
+static bool next_unsettled(const struct tuning *t, uint32_t largest, uint32_t *at)
+{
+    const uint32_t n = MATMUL_N_KINDS * TUNING_CLASSES;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t cell = (*at + i) % n;
+        if (t->choice[kind_at(cell / TUNING_CLASSES, largest)][class_order[cell % TUNING_CLASSES]]
+                .unsettled) {
+            *at = cell;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What was measured of a class with another table holds no longer. */
+static void unsettle_class(struct tuning *t, uint32_t class)
+{
+    for (uint32_t kind = 0; kind < MATMUL_N_KINDS; kind++)
+        if (t->choice[kind][class].state == TUNING_MEASURED)
+            t->choice[kind][class].unsettled = true;
+}
+
+/* Begins a cell anew, from the constants; of the largest kind also from the table of tuning_init(), unless
+ * others were tried before. Returns whether they are to be. */
+static bool begin_again(struct tuning *t, uint32_t kind, uint32_t class, uint32_t largest)
+{
+    bool tables = kind == largest && !t->kept[class] && !t->tables_tried[class];
+    if (tables) {
+        t->kernels[class] = t->own;
+        t->kernels_gain[class] = 1;
+    }
+    t->choice[kind][class] = (struct tuning_choice){.gain = 1};
+    return tables;
+}
+
+/* Measures a cell as load() does. Returns whether it is to be taken: it was measured in quiet, or it has a
+ * variant where there was none. Where another table is taken, the cell is measured with it the next time. */
+static bool measure_again(struct bench *b, uint32_t kind, uint32_t class, uint32_t largest)
+{
+    struct tuning *t = b->t;
+    struct tuning_choice *choice = &t->choice[kind][class];
+    const struct tuning_choice before = *choice;
+    const struct matmul_kernels *kernels = t->kernels[class];
+    bool tables = begin_again(t, kind, class, largest);
+    uint64_t third = TUNING_AGAIN_NS / 3; /* a member alone, or other tables, have the rest of the time */
+    list_kind(b, kind);
+    set_class(b, class);
+    measure_cell(b, kind, class, before.gain > 1 ? 2 * third : third);
+    if (choice->state != TUNING_MEASURED)
+        return false;
+    if (choice->unsettled && (before.gain > 1 || choice->gain <= 1))
+        return false;
+    bool settled = !choice->unsettled;
+    if (settled && tables) {
+        bool taken = try_tables(b, kind, class);
+        t->tables_tried[class] = true;
+        settled = !taken;
+    }
+    if (b->stopped)
+        return false;
+    if (t->kernels[class] != kernels)
+        unsettle_class(t, class);
+    choice->unsettled = !settled;
+    tuning_lend(t, largest);
+    t->n_again++;
+    return true;
+}
+
+/* Opens a bench over the matrices; close it with bench_close(). */
+static int bench_open(struct bench **out, struct tuning *t, const struct matmul_matrix *matrices,
+                      uint32_t n_matrices, const struct matmul_kernels *const *others,
+                      const struct tuning_work *work, struct error *err)
+{
+    struct bench *b = calloc(1, sizeof *b);
+    const struct matmul_matrix **list = calloc(n_matrices ? n_matrices : 1, sizeof *list);
+    if (!b || !list) {
+        free(list);
+        free(b);
+        return error_set(err, -ENOMEM, "cpu_tuning: out of memory");
+    }
+    b->t = t;
+    b->work = work;
+    b->n_members = team_size(work->team);
+    b->all = matrices;
+    b->n_all = n_matrices;
+    b->others = others;
+    b->list = list;
+    *out = b;
+    return 0;
+}
+
+static void bench_close(struct bench *b)
+{
+    free(b->list);
+    free(b);
 }
 
 int tuning_measure(struct tuning *t, const struct matmul_matrix *matrices, uint32_t n_matrices,
                    const struct matmul_kernels *const *others, struct tuning_work *work, uint64_t budget_ns,
                    struct error *err)
 {
-    struct bench *b = calloc(1, sizeof *b);
-    const struct matmul_matrix **list = calloc(n_matrices ? n_matrices : 1, sizeof *list);
-    int rc = b && list ? 0 : error_set(err, -ENOMEM, "cpu_tuning: out of memory");
+    struct bench *b = NULL;
     uint64_t began = clock_ns();
-    if (rc == 0) {
-        *b = (struct bench){.t = t,
-                            .work = work,
-                            .all = matrices,
-                            .n_all = n_matrices,
-                            .others = others,
-                            .list = list,
-                            .deadline = began + budget_ns};
-        measure_all(b, budget_ns);
-        t->ns = clock_ns() - began;
+    int rc = bench_open(&b, t, matrices, n_matrices, others, work, err);
+    if (rc < 0)
+        return rc;
+    b->deadline = began + budget_ns;
+    measure_all(b, budget_ns);
+    bench_close(b);
+    t->ns = clock_ns() - began;
+    return 0;
+}
+
+int tuning_again(struct tuning *t, const struct matmul_matrix *matrices, uint32_t n_matrices,
+                 const struct matmul_kernels *const *others, const struct tuning_work *work, uint32_t *at,
+                 bool (*wanted)(void *context), void *context, struct error *err)
+{
+    struct bench *b = NULL;
+    int rc = bench_open(&b, t, matrices, n_matrices, others, work, err);
+    if (rc < 0)
+        return rc;
+    uint32_t largest = count_kinds(b);
+    b->deadline = clock_ns() + TUNING_AGAIN_NS;
+    b->wanted = wanted;
+    b->context = context;
+    if (next_unsettled(t, largest, at)) {
+        rc = measure_again(b, kind_at(*at / TUNING_CLASSES, largest), class_order[*at % TUNING_CLASSES],
+                           largest);
+        *at += !b->stopped; /* the next time another: one that never settles holds up no other */
     }
-    free(list);
-    free(b);
+    bench_close(b);
     return rc;
 }
