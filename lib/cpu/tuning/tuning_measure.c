@@ -379,9 +379,8 @@ static float try_alone(struct bench *b, uint32_t class, const struct contender *
 }
 
 /* Chooses the variant that a search finds if it stands against the constants. A moment in which the machine
- * does other things can hide a gain, so the constants stay after TUNING_TRIES searches alone; where these
- * were disturbed or time is short, one member tries without the others. Nothing is chosen where that finds
- * nothing either. */
+ * does other things can hide a gain, so the constants stay only after TUNING_TRIES searches, or where time is
+ * short, and after one member has tried without the others. */
 static void measure_cell(struct bench *b, uint32_t kind, uint32_t class, uint64_t share_ns)
 {
     struct tuning_choice *choice = &b->t->choice[kind][class];
@@ -395,9 +394,11 @@ static void measure_cell(struct bench *b, uint32_t kind, uint32_t class, uint64_
         if (!try_variants(b, class, &built, end, &one, &found, &gain))
             break;
     choice->unsettled = !timed || b->n_slow * MOST_SLOW > b->n_timed;
-    bool alone = gain == 0 && choice->unsettled;
+    bool alone = gain == 0;
     if (alone)
         gain = try_alone(b, class, &built, &found);
+    if (alone && gain > 0) /* the team should have found it */
+        choice->unsettled = true;
     if (b->stopped || (!timed && gain == 0))
         return;
     choice->state = TUNING_MEASURED;
