@@ -245,6 +245,23 @@ static inline bool product_is_wide(uint32_t n_columns, uint32_t k, uint32_t form
     return n_columns > ACTIVATION_COLUMNS || activation_panel_bytes(n_columns, k, forms) > work_bytes;
 }
 
+#define PRODUCT_WIDE (2 * ACTIVATION_COLUMNS) /* columns of a chunk of a wide product */
+#define PRODUCT_CHUNK_SUMS                                                                                   \
+    2048u /* bytes of a block's sums of a chunk, if its warps share stages by columns */
+
+static inline uint32_t product_chunks(uint32_t n_columns)
+{
+    return (n_columns + PRODUCT_WIDE - 1) / PRODUCT_WIDE;
+}
+
+/* True if a block's warps share the stages of a wide product by columns (matmul/product_wide.h). By count
+ * that is faster from five chunks on for 14 warps, even if a block has two tiles. */
+static inline bool product_is_by_columns(uint32_t n_columns, uint32_t n_warps, uint32_t work_bytes)
+{
+    uint32_t n_chunks = product_chunks(n_columns);
+    return n_chunks > 1 && n_chunks * 3 > n_warps && n_chunks * PRODUCT_CHUNK_SUMS <= work_bytes;
+}
+
 /* decoder_shared.fold_bytes: two descriptions of a product (one for the compute warps, one for the producer),
  * the labels of stages, a narrow product's sums between stages, and the values of a stage's 16 super-blocks:
  * for 8 columns twice, for 16 once. */

@@ -80,7 +80,7 @@ SIMT_INLINE bool product_op(struct walk *w, const bool has_units)
     SIMT_SHARED char *fold = walk_fold(w), *work = walk_work(w);
     SIMT_SHARED struct product *p = product_at(fold, 0);
     struct ring_place at = walk_place(w);
-    struct product_place place = {work, fold, &w->ring, &at, &w->guard, w->args};
+    struct product_place place = {work, fold, &w->ring, &at, &w->guard, w->args, w->args->shared.work_bytes};
     bool again = has_units && mixture_goes_on(w);
     if (again)
         crew_sync(&w->crew); /* no thread reads the unit before any more */

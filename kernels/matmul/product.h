@@ -78,7 +78,7 @@ _Static_assert(PRODUCT_LABELS_AT + PRODUCT_LABELS * sizeof(uint64_t) == 1024, "f
 #define PRODUCT_SUMS_AT   1024u
 #define PRODUCT_VALUES_AT 2048u
 #define PRODUCT_PANEL     (TILE_ROWS * ACTIVATION_COLUMNS) /* values of a super-block in one full panel */
-#define PRODUCT_WIDE      (TILE_MAX_PANEL * ACTIVATION_COLUMNS)
+_Static_assert(PRODUCT_WIDE == TILE_MAX_PANEL * ACTIVATION_COLUMNS, "a chunk");
 _Static_assert(PRODUCT_VALUES_AT + SCHEDULE_MAX_SUPERS * TILE_MAX_PANEL * PRODUCT_PANEL * 4 ==
                    PRODUCT_FOLD_BYTES,
                "fold area");
@@ -389,6 +389,8 @@ struct product_place {
     struct ring_place *at;
     const struct flow_guard *guard;
     const struct decoder_args *args; /* or NULL; see below */
+    uint32_t sums_bytes; /* of the work area, for a wide product's sums; 0: no product is wide. Constant in a
+                            kernel without wide ones, whose code the compiler then omits */
 };
 
 /* The decoder computes addresses from the launch's parameter wherever it needs them, since a multiplication

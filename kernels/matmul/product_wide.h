@@ -24,25 +24,22 @@
 #pragma once
 #include "product.h"
 
-#define PRODUCT_CHUNK_SUMS (2 * TILE_MAX_PANEL * SIMT_LANES * 16u) /* bytes of a slot */
+_Static_assert(PRODUCT_CHUNK_SUMS == 2 * TILE_MAX_PANEL * SIMT_LANES * sizeof(simt_u4), "a slot");
 
 SIMT_INLINE uint32_t product_n_chunks(const SIMT_SHARED struct product *p)
 {
-    return (p->end_column - p->first_column + PRODUCT_WIDE - 1) / PRODUCT_WIDE;
+    return product_chunks(p->end_column - p->first_column);
 }
 
 /* The warp that has a group's first chunk, or, if the warps share stages by super-blocks: */
 #define PRODUCT_NO_LEAD UINT32_MAX
 
-/* The first group's. By count, the deal by columns is faster from five chunks on for 14 warps, even if a
- * block has two tiles. */
+/* The first group's. */
 SIMT_INLINE uint32_t product_first_lead(const SIMT_SHARED struct product *p,
                                         const struct product_place *place, const struct crew *crew)
 {
-    uint32_t n_chunks = product_n_chunks(p);
-    bool by_columns = place->args && n_chunks > 1 && n_chunks * 3 > crew->n_warps &&
-                      n_chunks * PRODUCT_CHUNK_SUMS <= place->args->shared.work_bytes;
-    return by_columns ? 0 : PRODUCT_NO_LEAD;
+    uint32_t n_columns = p->end_column - p->first_column;
+    return product_is_by_columns(n_columns, crew->n_warps, place->sums_bytes) ? 0 : PRODUCT_NO_LEAD;
 }
 
 SIMT_INLINE uint32_t product_next_lead(const SIMT_SHARED struct product *p, const struct product_place *place,
@@ -50,7 +47,7 @@ SIMT_INLINE uint32_t product_next_lead(const SIMT_SHARED struct product *p, cons
 {
     uint32_t n_chunks = product_n_chunks(p), n_warps = crew->n_warps;
     uint32_t rounds = (n_chunks + n_warps - 1) / n_warps;
-    if (rounds * n_warps * PRODUCT_CHUNK_SUMS > place->args->shared.work_bytes)
+    if (rounds * n_warps * PRODUCT_CHUNK_SUMS > place->sums_bytes)
         return 0;
     return (lead + n_chunks) % n_warps;
 }
@@ -288,5 +285,6 @@ SIMT_INLINE bool product_run(const SIMT_SHARED struct product *p, const struct p
 {
     if (product_first_group(p) >= p->n_groups)
         return true;
-    return p->wide ? product_run_wide(p, place, crew) : product_run_narrow(p, place, crew);
+    return place->sums_bytes && p->wide ? product_run_wide(p, place, crew)
+                                        : product_run_narrow(p, place, crew);
 }

@@ -35,7 +35,7 @@ SIMT_KERNEL(mul_mat, struct mul_mat_args, NODE_PRODUCT_THREADS, 2)
     simt_bar_sync(0, simt_n_threads());
     check_rows(p, &guard);
     uint32_t some = product_columns_at_once(p, args.shared.work_bytes);
-    struct product_place place = {work, fold, &ring, &at, &guard, NULL};
+    struct product_place place = {work, fold, &ring, &at, &guard, NULL, 0};
     if (simt_thread() < crew.n_threads) {
         (void)product_multiply_rows(p, &place, &crew, some);
         return;

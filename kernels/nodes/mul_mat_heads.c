@@ -69,7 +69,7 @@ SIMT_KERNEL(mul_mat_heads, struct mul_mat_heads_args, NODE_PRODUCT_THREADS, 2)
     }
     simt_bar_sync(0, simt_n_threads());
     uint32_t some = product_columns_at_once(p, shared->work_bytes);
-    struct product_place place = {work, fold, &ring, &at, &guard, NULL};
+    struct product_place place = {work, fold, &ring, &at, &guard, NULL, 0};
     if (streams) {
         stream(p, &args, &place, some);
         ring_close(&ring, &at);

@@ -62,7 +62,7 @@ SIMT_KERNEL(mul_mat_id, struct mul_mat_id_args, NODE_PRODUCT_THREADS, 2)
         ring_close(&ring, &at);
         return;
     }
-    struct product_place place = {work, fold, &ring, &at, &guard, NULL};
+    struct product_place place = {work, fold, &ring, &at, &guard, NULL, 0};
     for (uint32_t row = 0; row < n_rows; row++)
         for (uint32_t u = 0; u < args.n_used; u++) {
             if (simt_thread() == 0)

@@ -248,8 +248,9 @@ void report_print(json_t *report, FILE *f)
     static const char *const attention[] = {"cache", "tokens", "rows", "layers", "us", "gbps", NULL};
     static const char *const watts[] = {"state", "watts", "sm_mhz", "look_ns", NULL};
     static const char *const calls[] = {"call", "waits", "us", "result", NULL};
-    static const char *const products[] = {"weights",     "rows", "wide", "quantises", "in_l2",   "stages",
-                                           "stage_bytes", "us",   "gbps", "tops",      "of_ring", NULL};
+    static const char *const products[] = {"weights", "rows",    "wide",        "by_columns", "quantises",
+                                           "in_l2",   "stages",  "stage_bytes", "us",         "gbps",
+                                           "tops",    "of_ring", NULL};
     static const char *const kernels[] = {"source", "kernel", "registers", "local_bytes", "cubin", NULL};
     print_head(report, f);
     print_parts(report, f);

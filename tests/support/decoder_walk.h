@@ -175,7 +175,8 @@ static bool walk_finish(struct walk *w, struct product *p)
     const struct crew alone = {1, 1};
     char *fold = walk_fold(w), *work = walk_work(w);
     struct ring_place at = walk_place(w);
-    const struct product_place place = {work, fold, &w->ring, &at, &w->guard, w->args};
+    const struct product_place place = {
+        work, fold, &w->ring, &at, &w->guard, w->args, w->args->shared.work_bytes};
     p->first_column = p->wide = p->shift = 0;
     p->end_column = 1;
     p->factor[0] = 1;

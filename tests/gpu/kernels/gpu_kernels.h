@@ -140,12 +140,15 @@ struct echo_args {
 
 /* ---- product ---- */
 
+/* Words of product_loop_args.counters. PRODUCT_BY_COLUMNS: the warps have shared stages by columns. */
+enum product_word { PRODUCT_GUARD, PRODUCT_MET, PRODUCT_BY_COLUMNS, PRODUCT_N_WORDS };
+
 struct product_loop_args {
     uint64_t tiles;    /* [n_copies] matrices of copy_bytes, in tile.h's layout */
     uint64_t in, out;  /* float [n_columns][k], [n_columns][n] */
     uint64_t panels;   /* wide products: activation_buffer_bytes(n_columns, k) */
     uint64_t factors;  /* wide products: float [n_columns] */
-    uint64_t counters; /* u32 [2][GPU_LINE]: flow_word, barrier */
+    uint64_t counters; /* u32 [PRODUCT_N_WORDS][GPU_LINE] */
     uint64_t copy_bytes;
     struct decoder_shared shared;
     uint32_t type, n, k, n_tiles, super_bytes;    /* enum tile_type */

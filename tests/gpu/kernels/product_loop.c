@@ -21,6 +21,7 @@ SIMT_INLINE void describe(SIMT_SHARED struct product *p, const struct product_lo
     p->in = args->in;
     p->out = args->out;
     p->gain = p->factors = p->gather = 0;
+    p->gates = 0;
     p->panels = args->panels;
     p->wide_factors = args->factors;
     p->in_stride = args->k;
@@ -37,6 +38,8 @@ SIMT_INLINE void describe(SIMT_SHARED struct product *p, const struct product_lo
     p->first_block = 0;
     p->n_warps = args->n_crew / SIMT_LANES;
     p->eps = 0;
+    p->scale = 1;
+    p->cap = 0;
 }
 
 SIMT_INLINE void stream(const struct product_loop_args *args, const struct ring *ring,
@@ -64,7 +67,7 @@ SIMT_INLINE void stream(const struct product_loop_args *args, const struct ring 
  * end. */
 SIMT_INLINE bool meet(const struct product_loop_args *args, const struct flow_guard *guard, uint32_t *target)
 {
-    SIMT_GLOBAL uint32_t *counter = GPU_AT(uint32_t, args->counters) + GPU_LINE;
+    SIMT_GLOBAL uint32_t *counter = GPU_AT(uint32_t, args->counters) + PRODUCT_MET * GPU_LINE;
     *target += simt_n_blocks();
     flow_signal(counter, args->n_crew);
     return flow_wait(counter, *target, guard, args->n_crew);
@@ -98,7 +101,7 @@ SIMT_INLINE void compute(const struct product_loop_args *args, const struct ring
     SIMT_SHARED char *work = simt_carve(args->shared.work, args->shared.work_bytes);
     SIMT_SHARED struct product *p = product_at(fold, 0);
     struct ring_place at = {0};
-    struct product_place place = {work, fold, ring, &at, guard, NULL};
+    struct product_place place = {work, fold, ring, &at, guard, NULL, args->shared.work_bytes};
     uint32_t target = 0;
     if (simt_thread() == 0)
         describe(p, args);
@@ -111,6 +114,9 @@ SIMT_INLINE void compute(const struct product_loop_args *args, const struct ring
         if (!product_run(p, &place, &crew))
             return;
     }
+    SIMT_GLOBAL uint32_t *by_columns = GPU_AT(uint32_t, args->counters) + PRODUCT_BY_COLUMNS * GPU_LINE;
+    if (simt_block() == 0 && simt_thread() == 0)
+        *by_columns = is_wide && product_first_lead(p, &place, &crew) != PRODUCT_NO_LEAD;
 }
 
 SIMT_KERNEL(gpu_product, struct product_loop_args, DECODER_MAX_THREADS, 1)

@@ -8,10 +8,15 @@
 #include "gguf/quant.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define ROUNDS         3
+#define SMALL_K        1024
+#define SMALL_COLUMNS  224 /* the most on the emulator; 16 of more than SMALL_K values */
 #define MOST_COLUMNS   256
+#define MOST_ROWS      151936
 #define MOST_WIDE_ROWS 24576 /* the head is computed for few columns alone */
 
 struct shape {
@@ -36,6 +41,7 @@ struct product_bench {
     struct gpu *g;
     size_t bytes; /* bytes of the weights' memory */
     uint64_t tiles;
+    float *first, *column; /* results of column 0: the shape's first setting's, and this one's */
     struct product_loop_args args;
     void *function;
 };
@@ -80,8 +86,9 @@ struct setting {
     bool resident; /* one matrix again and again, which fits into half of L2: what the compute warps can do */
 };
 static const struct setting settings[] = {
-    {1, 0, false}, {1, 1, false},  {8, 0, false},  {8, 1, false},   {1, 0, true},
-    {8, 0, true},  {16, 1, false}, {64, 1, false}, {256, 1, false}, /* prompts */
+    {1, 0, false},   {1, 1, false},   {8, 0, false},  {8, 1, false},   {1, 0, true},
+    {8, 0, true},    {16, 1, false},  {64, 1, false}, {128, 1, false}, /* prompts */
+    {224, 1, false}, {256, 1, false},
 };
 
 /* Chooses so many products that the weights come from memory and the launch takes a negligible share. */
@@ -96,11 +103,42 @@ static void choose_repeats(struct product_bench *b, const struct setting *set)
     b->args.n_rounds = (uint32_t)(wanted / b->args.n_copies ? wanted / b->args.n_copies : 1);
 }
 
+/* The deal must be the decoder's. */
+static int check_deal(const struct product_bench *b, const char *what, bool by_columns, struct error *err)
+{
+    const struct product_loop_args *a = &b->args;
+    bool right = by_columns == product_is_by_columns(a->n_columns, a->n_crew / 32, a->shared.work_bytes);
+    return right ? 0
+                 : error_set(err, -EIO, "%s, %u rows: the warps shared the stages %s", what, a->n_columns,
+                             by_columns ? "by columns" : "by super-blocks");
+}
+
+/* Column 0 has the same results in each setting whose last product is by the same weights. Some are numbers
+ * other than 0, unless the rows are long: a few of the pattern's scales are not finite. */
+static int check_results(struct product_bench *b, const char *what, bool is_first, struct error *err)
+{
+    const struct product_loop_args *a = &b->args;
+    float *to = is_first ? b->first : b->column;
+    uint32_t n_numbers = 0, n_others = 0;
+    int rc = gpu_read(b->g, to, a->out, a->n * sizeof *to, err);
+    for (uint32_t i = 0; rc == 0 && i < a->n; i++) {
+        n_numbers += isfinite(to[i]) && to[i] != 0;
+        n_others +=
+            !is_first && memcmp(&to[i], &b->first[i], sizeof *to) && !(isnan(to[i]) && isnan(b->first[i]));
+    }
+    if (rc == 0 && (n_others || (!n_numbers && a->k <= SMALL_K)))
+        rc =
+            error_set(err, -EIO, "%s, %u rows: %u of %u results are numbers, %u differ from those of one row",
+                      what, a->n_columns, n_numbers, a->n, n_others);
+    return rc;
+}
+
 static int measure(struct product_bench *b, const char *what, bool is_resident, json_t *rows,
                    struct error *err)
 {
     struct product_loop_args *a = &b->args;
     bool is_wide = product_is_wide(a->n_columns, a->k, activation_form(a->type), a->shared.work_bytes);
+    uint32_t by_columns = 0;
     struct gpu_launch launch = {.function = b->function,
                                 .n_blocks = b->g->device.n_sms,
                                 .n_threads = a->n_crew + 64,
@@ -110,7 +148,7 @@ static int measure(struct product_bench *b, const char *what, bool is_resident, 
     double best = 1e9;
     for (int i = 0; i < (b->g->emulated ? 1 : ROUNDS); i++) {
         double seconds;
-        int rc = gpu_clear(b->g, a->counters, (size_t)2 * GPU_LINE * 4, err);
+        int rc = gpu_clear(b->g, a->counters, (size_t)PRODUCT_N_WORDS * GPU_LINE * 4, err);
         if (rc == 0)
             rc = gpu_time(b->g, &launch, &seconds, err);
         uint32_t gave_up = 0;
@@ -118,6 +156,11 @@ static int measure(struct product_bench *b, const char *what, bool is_resident, 
             rc = gpu_read(b->g, &gave_up, a->counters, sizeof gave_up, err);
         if (rc == 0 && gave_up)
             rc = error_set(err, -EIO, "%s, %u rows: the blocks gave up waiting", what, a->n_columns);
+        if (rc == 0)
+            rc = gpu_read(b->g, &by_columns, a->counters + PRODUCT_BY_COLUMNS * GPU_LINE * 4,
+                          sizeof by_columns, err);
+        if (rc == 0)
+            rc = check_deal(b, what, by_columns, err);
         if (rc < 0)
             return rc;
         best = seconds < best ? seconds : best;
@@ -125,6 +168,7 @@ static int measure(struct product_bench *b, const char *what, bool is_resident, 
     double each = best / ((double)a->n_rounds * a->n_copies);
     json_t *row = json_pack("{s:s, s:i, s:b, s:b, s:b}", "weights", what, "rows", (int)a->n_columns, "wide",
                             (int)is_wide, "quantises", (int)a->quantises, "in_l2", (int)is_resident);
+    json_object_set_new(row, "by_columns", json_boolean(by_columns));
     json_object_set_new(row, "stages", json_integer(a->shared.n_stages));
     json_object_set_new(row, "stage_bytes", json_integer((json_int_t)a->stage_supers * a->super_bytes));
     json_object_set_new(row, "bytes", json_integer((json_int_t)a->copy_bytes));
@@ -141,12 +185,15 @@ static int measure_shape(struct product_bench *b, const struct shape *shape, jso
     for (size_t i = 0; rc == 0 && i < sizeof settings / sizeof *settings; i++) {
         const struct setting *set = &settings[i];
         if ((set->resident && b->args.copy_bytes > b->g->device.l2_bytes / 2) ||
-            (set->n_columns > 8 && shape->n > MOST_WIDE_ROWS) || (b->g->emulated && set->n_columns > 16))
+            (set->n_columns > 8 && shape->n > MOST_WIDE_ROWS) ||
+            (b->g->emulated && set->n_columns > (shape->k > SMALL_K ? 16 : SMALL_COLUMNS)))
             continue;
         choose_repeats(b, set);
         b->args.n_columns = set->n_columns;
         b->args.quantises = set->quantises;
         rc = measure(b, shape->what, set->resident, rows, err);
+        if (rc == 0 && !set->resident)
+            rc = check_results(b, shape->what, i == 0, err);
     }
     return rc;
 }
@@ -175,7 +222,7 @@ static int fill(struct product_bench *b, size_t in_floats, struct error *err)
 int part_product(struct gpu *g, json_t *out, struct error *err)
 {
     bool small = g->emulated;
-    uint32_t most = small ? 16 : MOST_COLUMNS;
+    uint32_t most = small ? SMALL_COLUMNS : MOST_COLUMNS;
     size_t in_floats = (size_t)most * 12288,
            out_floats = small ? (size_t)most * 96 : (size_t)most * MOST_WIDE_ROWS;
     struct product_bench b = {.g = g, .bytes = small ? 1 << 20 : (size_t)1 << 30};
@@ -191,7 +238,7 @@ int part_product(struct gpu *g, json_t *out, struct error *err)
     if (rc == 0)
         rc = gpu_memory(g, &b.args.out, out_floats * sizeof(float), err);
     if (rc == 0)
-        rc = gpu_memory(g, &b.args.counters, (size_t)2 * GPU_LINE * 4, err);
+        rc = gpu_memory(g, &b.args.counters, (size_t)PRODUCT_N_WORDS * GPU_LINE * 4, err);
     if (rc == 0)
         rc = gpu_memory(g, &b.args.panels,
                         (size_t)2 * activation_buffer_bytes(most, 12288, ACTIVATION_INTEGERS), err);
@@ -204,7 +251,13 @@ int part_product(struct gpu *g, json_t *out, struct error *err)
         rc = fill(&b, in_floats, err);
     const struct shape *list = small ? small_shapes : shapes;
     size_t n = small ? sizeof small_shapes / sizeof *list : sizeof shapes / sizeof *list;
+    b.first = malloc(MOST_ROWS * sizeof *b.first);
+    b.column = malloc(MOST_ROWS * sizeof *b.column);
+    if (rc == 0 && !(b.first && b.column))
+        rc = -ENOMEM;
     for (size_t i = 0; rc == 0 && i < n; i++)
         rc = measure_shape(&b, &list[i], rows, err);
+    free(b.first);
+    free(b.column);
     return rc;
 }
