@@ -397,11 +397,12 @@ SIMT_INLINE void attend_give(const struct attend *a, const struct attend_pass *p
     if (p->unit->n_splits > 1) {
         struct attend_scratch_at to = attend_scratch_of(room, row, head);
         uint32_t split = p->unit->split;
-        if (a->general) {
-            uint32_t window = room->in.window, pos = attend_rows(room)[row].pos;
-            if (split >= attend_end_split(window, pos) || split < attend_first_split(window, pos))
+        if (a->general && p->unit->n_rows > 1) {
+            uint32_t pos = attend_rows(room)[row].pos, first = attend_row_first(true, room, p->unit, pos);
+            split += p->unit->first_split;
+            if (split > pos >> p->unit->split_shift || split < first)
                 return; /* other rows of the unit see this split */
-            split -= attend_first_split(window, pos);
+            split -= first;
         }
         to.outs[split * head_dim + d] = o[0];
         to.outs[split * head_dim + d + 1] = o[1];
@@ -440,14 +441,12 @@ SIMT_INLINE void attend_give_all(const struct attend *a, const struct attend_pas
         }
 }
 
-/* Merges the splits of four dimensions, from d on, of one head of one row, ascending. */
+/* Merges the n splits of four dimensions, from d on, of one head of one row, ascending. */
 SIMT_INLINE void attend_merge_part(const bool general, const SIMT_SHARED struct attend_room *room,
-                                   uint32_t row, uint32_t head, uint32_t d)
+                                   uint32_t row, uint32_t head, uint32_t n, uint32_t d)
 {
     struct attend_scratch_at from = attend_scratch_of(room, row, head);
-    uint32_t head_dim = room->in.layout.head_dim, pos = attend_rows(room)[row].pos;
-    uint32_t window = attend_window(general, room);
-    uint32_t n = attend_end_split(window, pos) - attend_first_split(window, pos);
+    uint32_t head_dim = room->in.layout.head_dim;
     float max = from.folds[0], sum = 0.0f;
 #pragma clang loop unroll_count(8)
     for (uint32_t i = 1; i < n; i++)
@@ -473,16 +472,18 @@ SIMT_INLINE void attend_merge_part(const bool general, const SIMT_SHARED struct 
                                head * head_dim + d) = o;
 }
 
-/* Merges one head of one row, by one warp. */
+/* Merges query head q of the unit's part, counted row by row, by one warp. */
 SIMT_INLINE void attend_merge_head(const bool general, const SIMT_SHARED struct attend_room *room,
-                                   uint32_t row, uint32_t head)
+                                   const SIMT_SHARED struct attend_unit *u, uint32_t q)
 {
-    uint32_t head_dim = room->in.layout.head_dim, d = simt_lane() * 4;
+    uint32_t head_dim = room->in.layout.head_dim, d = simt_lane() * 4, ratio = room->ratio;
+    uint32_t row = u->row + q / ratio, head = u->part * ratio + q % ratio;
+    uint32_t n = attend_row_splits(general, room, u, row);
     if (!general && d < head_dim)
-        attend_merge_part(general, room, row, head, d);
+        attend_merge_part(general, room, row, head, n, d);
 #pragma clang loop unroll(disable)
     for (; general && d < head_dim; d += SIMT_LANES * 4)
-        attend_merge_part(general, room, row, head, simt_opaque(d)); /* one register fewer: sm_89 spilled */
+        attend_merge_part(general, room, row, head, n, simt_opaque(d)); /* a register fewer: sm_89 spilled */
 }
 
 /* Merges, after all of the batch's units are written, the groups that are complete: those that are handed
@@ -513,7 +514,7 @@ SIMT_INLINE void attend_merge(const struct attend *a)
     for (uint32_t left = room->last_arrivals; left; left &= left - 1) {
         const SIMT_SHARED struct attend_unit *u = &room->units[__builtin_ctz(left)];
         for (uint32_t q = simt_warp(); q < u->n_rows * ratio; q += a->crew.n_warps)
-            attend_merge_head(a->general, room, u->row + q / ratio, u->part * ratio + q % ratio);
+            attend_merge_head(a->general, room, u, q);
     }
 }
 
@@ -560,9 +561,8 @@ SIMT_INLINE bool attend_appends(const struct attend *a, uint32_t number)
     const SIMT_SHARED struct attend_unit *u = &a->room->units[at->unit];
     if (attend_rows(a->room)[u->row].flags & STEP_ROW_CACHED)
         return false;
-    if (a->general)
-        return a->lone && !a->room->in.cached && at->pass == 0 &&
-               u->split + 1 == attend_end_split(a->room->in.window, u->last);
+    if (a->general && a->room->in.cached)
+        return false;
     return a->lone && at->pass == 0 && u->split + 1 == u->n_splits;
 }
 

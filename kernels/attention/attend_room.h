@@ -28,9 +28,12 @@
 #define attend_u2          uint32_t __attribute__((vector_size(8)))
 
 struct attend_unit {
-    uint32_t row, n_rows;              /* rows of the group */
+    uint32_t row;
+    uint16_t n_rows;                   /* rows of the group */
+    uint16_t split_shift;              /* a split of them has 1 << split_shift tokens */
     uint32_t slot, last;               /* position of its last row */
-    uint32_t kv_head, split, n_splits; /* split: of the sequence; n_splits: units of the group and heads */
+    uint32_t kv_head, split, n_splits; /* split: of n_splits, the units of the group and heads */
+    uint32_t first_split;              /* of those, counted from position 0: the first that a row sees */
     uint32_t part;                     /* counted over all kv heads; without parts kv_head */
     uint32_t first_page, n_pages;      /* pages of the sequence */
 };
@@ -343,15 +346,32 @@ SIMT_INLINE void attend_sum_splits(const bool general, SIMT_SHARED struct attend
     simt_syncwarp();
 }
 
-/* Moves a unit to the splits that the group's first row sees, of `pages` pages each, and to the first page
- * there. */
+/* Returns the first split, counted from position 0, of which a row of the unit at position pos sees a
+ * token. */
+SIMT_INLINE uint32_t attend_row_first(const bool general, const SIMT_SHARED struct attend_room *room,
+                                      const SIMT_SHARED struct attend_unit *u, uint32_t pos)
+{
+    return attend_first_seen(attend_window(general, room), pos) >> u->split_shift;
+}
+
+/* Returns the number of splits of which row `row` of the unit sees a token. */
+SIMT_INLINE uint32_t attend_row_splits(const bool general, const SIMT_SHARED struct attend_room *room,
+                                       const SIMT_SHARED struct attend_unit *u, uint32_t row)
+{
+    if (u->n_rows == 1)
+        return u->n_splits;
+    uint32_t pos = attend_rows(room)[row].pos;
+    return (pos >> u->split_shift) + 1 - attend_row_first(general, room, u, pos);
+}
+
+/* Moves a unit to the splits that the group's first row sees, and to the first page there. */
 SIMT_INLINE void attend_find_pages(const SIMT_SHARED struct attend_room *room,
                                    SIMT_SHARED struct attend_unit *u, uint32_t pages)
 {
     uint32_t pos = attend_rows(room)[u->row].pos;
     uint32_t seen = attend_first_seen(room->in.window, pos) / KV_PAGE_TOKENS;
-    u->split += attend_first_split(room->in.window, pos);
-    u->first_page = u->split * pages;
+    u->first_split = attend_row_first(true, room, u, pos);
+    u->first_page += u->first_split * pages;
     u->first_page = u->first_page > seen ? u->first_page : seen;
 }
 
@@ -371,9 +391,10 @@ SIMT_INLINE void attend_find_unit(const bool general, const SIMT_SHARED struct a
     while (end < room->n_rows && first[end + 1] == first[end]) /* rows that begin no group */
         end++;
     uint32_t last = attend_rows(room)[end - 1].pos;
-    uint32_t pages = arith_split(last, attend_window(general, room)) / KV_PAGE_TOKENS;
+    uint32_t tokens = arith_split(last, attend_window(general, room)), pages = tokens / KV_PAGE_TOKENS;
     u->row = row;
-    u->n_rows = end - row;
+    u->n_rows = (uint16_t)(end - row);
+    u->split_shift = (uint16_t)__builtin_ctz(tokens);
     u->slot = attend_rows(room)[row].slot;
     u->last = last;
     u->part = index % n_parts;
@@ -384,7 +405,7 @@ SIMT_INLINE void attend_find_unit(const bool general, const SIMT_SHARED struct a
     if (general)
         attend_find_pages(room, u, pages);
     uint32_t left = last / KV_PAGE_TOKENS + 1 - u->first_page;
-    uint32_t most = general ? (u->split + 1) * pages - u->first_page : pages;
+    uint32_t most = general ? (u->first_split + u->split + 1) * pages - u->first_page : pages;
     u->n_pages = left < most ? left : most;
 }
 
