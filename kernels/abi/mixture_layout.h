@@ -38,14 +38,15 @@ static inline bool mixture_gathers(uint32_t n_rows, uint32_t n_used, uint32_t n_
 }
 
 #define MIXTURE_OWN_EXPERTS 256 /* the most of them among which blocks choose for themselves: choose.h */
+#define MIXTURE_OWN_ROWS    (DECODER_MAX_CREW / 32) /* and the most rows: one for each compute warp */
 
 /* True if each block makes the choices of a mixture's rows for itself, [n_rows][2 n_used] f32 in its shared
  * memory. Then no block waits for another one's: ROUTE does nothing, and the gated EXPERTS op behind it waits
  * for the router's product. All blocks do the same work meanwhile, a warp for each row, so that it takes as
- * long as that of one row. */
+ * long as that of one row. A second turn of the warps would take as long as the hop that is saved. */
 static inline bool mixture_is_own(uint32_t flags, uint32_t n_rows, uint32_t n_used, uint32_t n_experts)
 {
-    return flags & PROGRAM_CHOOSES && n_experts <= MIXTURE_OWN_EXPERTS &&
+    return flags & PROGRAM_CHOOSES && n_experts <= MIXTURE_OWN_EXPERTS && n_rows <= MIXTURE_OWN_ROWS &&
            n_rows * n_used <= DECODER_CHOICE_BYTES / 8 && !mixture_gathers(n_rows, n_used, n_experts);
 }
 

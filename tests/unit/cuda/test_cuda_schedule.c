@@ -475,6 +475,15 @@ Test(cuda_schedule, a_step_of_up_to_eight_rows_has_room_for_its_own_choices_of_e
     cr_assert_not(mixture_is_own(PROGRAM_CHOOSES, 2, 8, 8), "they are gathered");
 }
 
+/* Of one expert a row there is room for 64 rows' choices, but a block has 14 compute warps. */
+Test(cuda_schedule, a_block_chooses_for_itself_only_what_its_warps_do_in_one_turn)
+{
+    cr_assert(mixture_is_own(PROGRAM_CHOOSES, 14, 1, 128));
+    cr_assert_not(mixture_is_own(PROGRAM_CHOOSES, 15, 1, 128));
+    cr_assert(mixture_is_own(PROGRAM_CHOOSES, 14, 4, 128));
+    cr_assert_not(mixture_is_own(PROGRAM_CHOOSES, 15, 4, 128));
+}
+
 Test(cuda_schedule, every_heads_matrix_is_fetched_and_finished_once, .timeout = 1200)
 {
     for (uint32_t i = 0; i < N_LATENTS; i++) {
