@@ -374,7 +374,7 @@ static void cuda_info(const struct backend *be, struct backend_info *out)
         .n_cubins = d->kernels.n_cubins,
         .jit_reason = *d->kernels.jit_reason ? d->kernels.jit_reason : NULL,
         .max_rows = d->max_rows,
-        .rows_together = ACTIVATION_COLUMNS,
+        .rows_together = PRODUCT_WIDE,
         .n_pages = d->cache.n_pages,
         .n_windows = d->cache.n_windows,
         .window = d->cache.window,

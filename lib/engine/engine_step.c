@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define FIRST_PREFILL 64  /* rows until the cost is measured */
+#define LEAST_BESIDE  8   /* rows beside texts that a remainder leaves of ENGINE_PREFILL_BESIDE */
 #define BESIDE_SHARE  0.7 /* of step_ms for prefill beside texts: 1 step in 100 takes 1.4 times that */
 #define HEAD_ROOM     4   /* logit rows that decoding leaves to prefill, if there is any */
 
@@ -285,7 +286,7 @@ static double beside_ms(const struct engine *e, uint32_t n)
  * take alone. There all rows have one cost, by their depth, also those of the texts and of the drafts: they
  * all pay for the fixed cost of a step, and the cost follows when the mixture changes. `start` is the first
  * position of the deepest prompt. A step that leaves prompt rows to later ones has a number of rows without a
- * remainder for the products. */
+ * remainder for the products; it is filled up to one where without it too few rows would be left. */
 static uint32_t prefill_rows(const struct engine *e, const struct flight *f, uint32_t left, uint32_t start)
 {
     double rows = FIRST_PREFILL, room = e->max_rows - e->step.n_rows, least = e->rows_of_a_pass;
@@ -302,7 +303,12 @@ static uint32_t prefill_rows(const struct engine *e, const struct flight *f, uin
     if (!beside && left <= 2 * rows)
         rows = left;
     uint32_t n = (uint32_t)(rows < room ? rows : room), rest = (e->step.n_rows + n) % e->rows_together;
-    return n < left && n > rest ? n - rest : n;
+    uint32_t filled = n + e->rows_together - rest;
+    if (n >= left || rest == 0)
+        return n;
+    if (n >= rest + LEAST_BESIDE)
+        return n - rest;
+    return filled <= room && filled <= left ? filled : n > rest ? n - rest : n;
 }
 
 /* The largest start position of the n sequences in e->order. */
@@ -411,7 +417,8 @@ static void blend(double *average, double value)
 /* The fewest prompt rows of a step beside texts that leaves rows to later ones. */
 static uint32_t least_chunk(const struct engine *e)
 {
-    return ENGINE_PREFILL_BESIDE - e->rows_together + 1;
+    uint32_t least = ENGINE_PREFILL_BESIDE - e->rows_together + 1;
+    return least > LEAST_BESIDE ? least : LEAST_BESIDE;
 }
 
 /* Learns the cost of a finished step, which sizes the next ones. Chunks shorter than the planned ones say

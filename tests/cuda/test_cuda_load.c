@@ -271,6 +271,7 @@ Test(cuda_load, info_says_what_the_driver_and_the_model_are)
               (unsigned long long)info.memory_used, (unsigned long long)info.memory_total);
     cr_assert_leq(info.memory_used, (64 << 20) - (64 << 20) / 40); /* some of it stays free */
     cr_assert(info.max_rows > 0 && info.max_rows <= STEP_MAX_ROWS_CUDA && info.shares_pages);
+    cr_assert_eq(info.rows_together, 16); /* of a wide product */
     cr_assert_eq(info.default_step_ms, 10);
     cr_assert(info.launches == 1 && info.parks == 0 && info.state == BACKEND_IDLE && info.scratch_bytes > 0);
     decoder_run_row(&r, 0, 0, 5, true);

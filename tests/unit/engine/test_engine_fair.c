@@ -80,6 +80,42 @@ Test(engine_fair, a_step_that_leaves_prompt_for_later_has_no_remainder_for_the_p
     fill_steps(16);
 }
 
+/* Sixteen prompt rows, the fewest, beside fifteen texts are 31: without the remainder one would be left. */
+Test(engine_fair, a_prompt_advances_by_eight_rows_or_more_beside_however_many_texts)
+{
+    struct rig_config c = usual;
+    c.n_slots = 16;
+    c.rows_together = 16;
+    struct rig *rig = rig_open(c);
+    struct engine_request *texts[15], *big = request_new(some_prompt(2), 400, 1);
+    rig->fake->step_us = rig->fake->row_us = 2000; /* more rows would take too long */
+    rig_hold(rig, 0);
+    for (uint32_t i = 0; i < 15; i++) {
+        texts[i] = request_new(some_prompt(3 + i), 5, 60);
+        texts[i]->ignore_eos = true;
+        submit(rig, texts[i]);
+    }
+    submit(rig, big);
+    rig_go(rig);
+    wait_done(rig, big);
+    uint32_t n_short = 0, done = 0;
+    for (uint32_t i = 0; i < atomic_load(&rig->fake->n_log); i++) {
+        uint32_t n = rig->fake->log[i].rows_of[big->slot];
+        done += n;
+        if (n == 0 || done >= big->n_prompt)
+            continue;
+        cr_expect_geq(n, 8, "step %u: %u rows", i, n);
+        n_short += n < 32;
+    }
+    cr_assert_gt(n_short, 2);
+    for (uint32_t i = 0; i < 15; i++) {
+        wait_done(rig, texts[i]);
+        request_free(texts[i]);
+    }
+    request_free(big);
+    rig_close(rig);
+}
+
 /* One dear step must not leave every later one at the fewest rows. */
 Test(engine_fair, what_a_row_costs_beside_a_text_is_learnt_from_the_fewest_rows_too)
 {
