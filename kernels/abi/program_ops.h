@@ -102,6 +102,8 @@ enum program_flags {
                                program, whose plan of the step holds for this one too */
     PROGRAM_CHOOSES = 2048, /* ROUTE and the EXPERTS ops behind it, set by backend cuda: blocks choose for
                                themselves where rows are few (mixture_layout.h) */
+    PROGRAM_BESIDE = 4096,  /* JOIN, set by backend cuda: neither it nor the HEADS op before it needs the
+                               other, so that it does not wait */
 };
 
 enum program_buffer_index {

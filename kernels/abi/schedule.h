@@ -22,7 +22,7 @@
 struct schedule_op {
     uint32_t n_groups;    /* 0: the op is no product */
     uint32_t group_tiles; /* the last group of a matrix may have fewer */
-    uint32_t first_block; /* the block that has group 0 */
+    uint32_t first_block; /* the block that has group 0; of other ops: the one behind the last group before */
     uint32_t paired;      /* program_is_gated() */
     struct {
         uint32_t first_group;  /* first group of this matrix (0 for both of a pair) */

@@ -11,8 +11,10 @@
  * ADD_NORM: a part is a block's. Its first warp folds the squares in the order of arith.h, then all compute
  * threads finish the part. Floor: 16 bytes a value (in twice, out read and written) of a part that a block's
  * L1 does not hold; 4,096 values: about 1.7 us of chained additions and a round trip. GATE: a thread per
- * value; 12 bytes a value. JOIN: a block per row, as ADD_NORM; 12 bytes a value. Must match walk_add_norm(),
- * walk_gate() and walk_join() of lib/cpu/persistent.c in every bit: tests/cuda/test_cuda_golden.c.
+ * value; 12 bytes a value. JOIN: a block per row, as ADD_NORM, from the one on at which the groups of HEADS
+ * end; 12 bytes a value. With PROGRAM_BESIDE it does not wait: HEADS has waited for what JOIN reads. Must
+ * match walk_add_norm(), walk_gate() and walk_join() of lib/cpu/persistent.c in every bit:
+ * tests/cuda/test_cuda_golden.c.
  *
  * Thread: all compute threads of every block together. Errors: false: end, as interpreter.h says. */
 #pragma once
@@ -73,9 +75,10 @@ SIMT_INLINE bool join_op(struct walk *w)
     const SIMT_GLOBAL struct program_op *op = w->op;
     uint32_t n = op->n[0], k = op->n[1];
     const SIMT_GLOBAL float *gain = walk_vector(w, op->gain);
-    if (!walk_wait(w))
+    if (!(op->flags & PROGRAM_BESIDE) && !walk_wait(w))
         return false;
-    for (uint32_t row = simt_block(); row < w->n_rows; row += simt_n_blocks()) {
+    uint32_t n_blocks = simt_n_blocks(), row = simt_block() + n_blocks - w->plan->first_block;
+    for (row = row < n_blocks ? row : row - n_blocks; row < w->n_rows; row += n_blocks) {
         const SIMT_GLOBAL float *in = walk_row(w, op->in, row);
         const SIMT_GLOBAL float *first = in + op->out_col[0], *second = in + op->out_col[1];
         SIMT_GLOBAL float *out = walk_row(w, op->out, row) + op->out_col[2];

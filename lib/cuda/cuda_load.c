@@ -255,6 +255,7 @@ static void put_program(struct cuda_decoder *d, struct image *m)
     }
     plan_attention(p);
     plan_choices(p);
+    plan_joins(p);
 }
 
 static int put_tables(struct cuda_decoder *d, struct image *m, struct error *err)

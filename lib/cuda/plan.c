@@ -275,6 +275,8 @@ int plan_open(struct plan *out, const struct program *program, const struct deco
         if (is_product(&program->ops[i]))
             plan_product(&p.ops[i], &program->ops[i], matrices, p.shared.stage_bytes, device->n_blocks,
                          &next_block);
+        else
+            p.ops[i].first_block = next_block;
     *out = p;
     return 0;
 }
@@ -324,5 +326,22 @@ void plan_choices(struct program *program)
             continue;
         if (op < end)
             op->flags |= PROGRAM_CHOOSES;
+    }
+}
+
+/* Returns whether JOIN reads nothing that HEADS writes, and writes nothing that HEADS reads or writes. */
+static bool is_beside(const struct program_op *heads, const struct program_op *join)
+{
+    uint32_t end = heads->out_col[0] + heads->n[1] * (heads->n[2] + heads->n[0]);
+    return join->in != heads->out && join->out != heads->in &&
+           (join->out != heads->out || join->out_col[2] >= end);
+}
+
+void plan_joins(struct program *program)
+{
+    for (uint32_t i = 1; i < program->n_ops; i++) {
+        struct program_op *op = &program->ops[i];
+        if (op->opcode == PROGRAM_JOIN && op[-1].opcode == PROGRAM_HEADS && is_beside(&op[-1], op))
+            op->flags |= PROGRAM_BESIDE;
     }
 }

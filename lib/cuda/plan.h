@@ -38,7 +38,8 @@ void plan_mixtures(struct plan_mixtures *out, const struct program *program,
                    const struct decoder_matrix *matrices, uint32_t max_rows);
 
 /* Writes the dependencies into the device's copy of the program: every op waits for all blocks' signal of the
- * previous one. (Where blocks choose experts for themselves, EXPERTS waits for the op before ROUTE's.) */
+ * previous one. (Where blocks choose experts for themselves, EXPERTS waits for the op before ROUTE's; beside
+ * HEADS, JOIN waits for nothing.) */
 void plan_flow(struct program *program, uint32_t n_blocks);
 
 /* Marks, there too, the ATTEND ops that take up the plan of the one before (PROGRAM_PLANNED): those of its
@@ -48,3 +49,6 @@ void plan_attention(struct program *program);
 /* Marks, there too, each ROUTE that the gated EXPERTS op follows at once, and the EXPERTS ops of its choice
  * (PROGRAM_CHOOSES). */
 void plan_choices(struct program *program);
+
+/* Marks, there too, each JOIN that may run beside the HEADS op before it (PROGRAM_BESIDE). */
+void plan_joins(struct program *program);

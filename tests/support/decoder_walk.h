@@ -283,7 +283,7 @@ static bool walk_op(struct walk *w)
 {
     const struct walk_step as = {.n_rows = w->n_rows, .lone = w->seen->lone_rows};
     bool own = mixture_chooses(w->op, w->n_rows);
-    if (own && w->op->opcode == PROGRAM_ROUTE)
+    if ((own && w->op->opcode == PROGRAM_ROUTE) || w->op->flags & PROGRAM_BESIDE)
         return true;
     uint32_t earlier = own && mixture_is_chosen(w->op) ? DECODER_PHASES : 0; /* ROUTE is not waited for */
     w->before -= earlier;

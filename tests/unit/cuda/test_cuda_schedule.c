@@ -180,6 +180,17 @@ static void add_heads(struct model *m, uint32_t n_heads, uint32_t matrix)
     op->n[1] = n_heads;
 }
 
+/* As a compressed cache has it: HEADS reads H2 and writes QKV, and JOIN writes behind that what it reads of
+ * H. */
+static void add_join(struct model *m)
+{
+    struct program_op *heads = &m->program->ops[m->program->n_ops - 1], *join = add_op(m, PROGRAM_JOIN);
+    heads->in = PROGRAM_H2;
+    heads->out = join->out = PROGRAM_QKV;
+    join->in = PROGRAM_H;
+    join->out_col[2] = heads->n[0] * heads->n[1];
+}
+
 static void open_latent(struct model *m, const struct latent_shape *s, uint32_t type, uint64_t seed)
 {
     *m = (struct model){.state = seed, .type = type};
@@ -193,7 +204,7 @@ static void open_latent(struct model *m, const struct latent_shape *s, uint32_t 
     for (uint32_t l = 0; l < LAYERS; l++) {
         add_product(m, PROGRAM_STORE, q, 1);
         add_heads(m, s->n_heads, absorb);
-        add_op(m, PROGRAM_JOIN);
+        add_join(m);
         add_op(m, PROGRAM_ATTEND);
         add_heads(m, s->n_heads, values);
         add_product(m, PROGRAM_RESIDUAL, o, 1);
@@ -484,11 +495,43 @@ Test(cuda_schedule, a_block_chooses_for_itself_only_what_its_warps_do_in_one_tur
     cr_assert_not(mixture_is_own(PROGRAM_CHOOSES, 15, 4, 128));
 }
 
+static bool is_beside(struct program *program, const struct program_op *join)
+{
+    plan_joins(program);
+    return join->flags & PROGRAM_BESIDE;
+}
+
+Test(cuda_schedule, a_join_runs_beside_heads_unless_one_needs_the_other)
+{
+    struct model m;
+    open_latent(&m, &latents[0], TILE_NONE, 0);
+    struct program_op *join = m.program->ops;
+    while (join->opcode != PROGRAM_JOIN)
+        join++;
+    const struct program_op was = *join, heads = join[-1];
+    join->in = heads.out;
+    cr_assert_not(is_beside(m.program, join), "it reads their results");
+    *join = was;
+    join->out = heads.in;
+    cr_assert_not(is_beside(m.program, join), "it writes what they read");
+    *join = was;
+    join->out_col[2]--;
+    cr_assert_not(is_beside(m.program, join), "both write a column");
+    *join = was;
+    join[-1].opcode = PROGRAM_MATMUL;
+    cr_assert_not(is_beside(m.program, join), "another op is before it");
+    join[-1] = heads;
+    cr_assert(is_beside(m.program, join));
+    free(m.program);
+}
+
 Test(cuda_schedule, every_heads_matrix_is_fetched_and_finished_once, .timeout = 1200)
 {
     for (uint32_t i = 0; i < N_LATENTS; i++) {
         struct model m;
         open_latent(&m, &latents[i], TILE_NONE, i);
+        if (i % 2)
+            plan_joins(m.program);
         for (uint32_t n_blocks = 1; n_blocks <= MAX_BLOCKS; n_blocks += 1 + n_blocks / 3)
             walk(&m, n_blocks, &devices[n_blocks % N_DEVICES], n_blocks % 2 ? SHALLOW : AS_PLANNED);
         walk(&m, 5, &devices[i % N_DEVICES], FINISHING);
