@@ -183,7 +183,8 @@ SIMT_INLINE bool resident_run_op(const struct decoder_args *args, uint32_t at, r
     w.n_rows = resident_rows(&w, at);
     if (!w.n_rows)
         return true;
-    walk_note_begin(&w);
+    if (walk_notes_times(&w) && !resident_again(args)) /* an op of several calls begins with the first */
+        walk_note_begin(&w);
     return ops(&w);
 }
 

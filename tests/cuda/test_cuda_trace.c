@@ -1,17 +1,25 @@
 /* The notes of the blocks of the persistent kernel for the host, on the emulated driver. */
+#include "abi/mixture_layout.h"
 #include "model/program.h"
 #include "support/decoder_run.h"
+#include "support/models/made_model.h"
 #include "support/trace_check.h"
 
 #include <errno.h>
 
-#define MODEL HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf"
+#define MODEL         HEARTH_TEST_DATA "/tiny-qwen3-s11-q4_k_m.gguf"
+#define MODEL_EXPERTS HEARTH_TEST_DATA "/tiny-qwen3moe-s32-q4_k_m.gguf"
+
+static void open_model(struct decoder_run *r, const char *path)
+{
+    struct decoder_run_config c = {.path = path, .ops = &cuda_backend, .libcuda = LIBCUDA, .n_slots = 2};
+    setenv("SIMT_MEMORY_MB", "64", 1);
+    decoder_run_open(r, &c);
+}
 
 static void open_run(struct decoder_run *r)
 {
-    struct decoder_run_config c = {.path = MODEL, .ops = &cuda_backend, .libcuda = LIBCUDA, .n_slots = 2};
-    setenv("SIMT_MEMORY_MB", "64", 1);
-    decoder_run_open(r, &c);
+    open_model(r, MODEL);
 }
 
 static uint64_t launches(const struct decoder_run *r)
@@ -55,6 +63,53 @@ Test(cuda_trace, each_step_is_complete_and_in_order, .timeout = 1200)
     }
     cr_assert_lt(waits[1], waits[0]);
     decoder_run_close(&r);
+}
+
+/* Returns whether the op waits for nothing: ROUTE, if blocks choose their rows' experts for themselves, and
+ * JOIN, which runs beside HEADS. */
+static bool is_free(const struct program_op *op, uint32_t n_rows)
+{
+    return op->opcode == PROGRAM_JOIN ||
+           (op->opcode == PROGRAM_ROUTE &&
+            mixture_is_own(PROGRAM_CHOOSES, n_rows, op->route.n_used, op->route.n_experts));
+}
+
+/* Ops that the loop calls once for each of their products, and once more for a choice: each has all of its
+ * waits, from the first call's on. The wide step gathers rows by expert. */
+static void trace_repeated_calls(const char *path, enum program_opcode opcode)
+{
+    struct decoder_run r;
+    struct trace t;
+    open_model(&r, path);
+    const struct program *p = executor_program(r.x);
+    cr_assert_eq(executor_trace(r.x, true, NULL), 0);
+    for (uint32_t step = 0; step < 2; step++) {
+        uint32_t n_rows = step ? 1 : 32, n_called = 0;
+        run_rows(&r, step * 32, n_rows, true);
+        cr_assert_eq(executor_traced(r.x, &t, NULL), 0);
+        cr_assert_eq(t.step, r.step->id);
+        for (uint32_t b = 0; b < n_blocks(); b++) {
+            trace_check_member(&t, b);
+            for (uint32_t i = 0; i < p->n_ops; i++) {
+                bool waits = i > 0 && !is_free(&p->ops[i], n_rows);
+                cr_expect_eq(trace_mark(&t, b, i)->n_waits > 0, waits, "%u rows, block %u, op %u", n_rows, b,
+                             i);
+                n_called += p->ops[i].opcode == opcode;
+            }
+        }
+        cr_assert_gt(n_called, 0);
+        trace_close(&t);
+    }
+    decoder_run_close(&r);
+}
+
+Test(cuda_trace, an_op_of_several_calls_begins_with_the_first, .timeout = 1200)
+{
+    char path[64];
+    trace_repeated_calls(MODEL_EXPERTS, PROGRAM_EXPERTS);
+    made_model("tiny-deepseek", "q4_k_m", path);
+    trace_repeated_calls(path, PROGRAM_HEADS);
+    unlink(path);
 }
 
 Test(cuda_trace, ops_that_a_step_has_no_rows_for_have_no_times, .timeout = 1200)
