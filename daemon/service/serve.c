@@ -206,8 +206,7 @@ static void say_tuning(struct watch *w, const struct backend_tuning *t)
 
     if (n && !w->n_unsettled)
         log_info("cpu_tuning: other work on this machine disturbed %u of %u choices; they are measured again "
-                 "while "
-                 "no request runs",
+                 "while no request runs",
                  n, t->n_choices);
     else if (!n && w->n_unsettled)
         log_info("cpu_tuning: %u choices were measured again, all are settled", t->n_again);

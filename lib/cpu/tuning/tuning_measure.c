@@ -394,7 +394,8 @@ static void measure_cell(struct bench *b, uint32_t kind, uint32_t class, uint64_
         if (!try_variants(b, class, &built, end, &one, &found, &gain))
             break;
     choice->unsettled = !timed || b->n_slow * MOST_SLOW > b->n_timed;
-    bool alone = gain == 0;
+    /* One column reads memory, where a missed prefetch costs most. */
+    bool alone = gain == 0 && (choice->unsettled || class == 0);
     if (alone)
         gain = try_alone(b, class, &built, &found);
     if (alone && gain > 0) /* the team should have found it */
