@@ -84,9 +84,11 @@ Test(engine_constrain, a_long_mask_is_made_between_the_steps_of_others)
     other->ignore_eos = true;
     slow->vocabulary = v;
     slow->constraint = ambiguous();
+    rig_hold(rig, 2);
     submit(rig, other);
-    wait_out(rig, other, 1);
-    submit(rig, slow);
+    wait_out(rig, other, 2);
+    submit(rig, slow); /* before the other text can have ended */
+    rig_go(rig);
     wait_done(rig, slow);
     cr_assert_eq(slow->finish, ENGINE_STUCK);
     cr_assert(matcher_is_ambiguous(slow->constraint));
