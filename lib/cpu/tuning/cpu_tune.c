@@ -14,7 +14,7 @@
  * work disturbed twice as long, so that a busy machine is left alone. */
 #define SOON_NS  UINT64_C(100000000)
 #define FIRST_NS UINT64_C(500000000)
-#define MOST_NS  UINT64_C(4000000000)
+#define MOST_NS  UINT64_C(64000000000)
 
 /* Choices in force after load(). Other threads may still read the ones before: all live until close(), and
  * they are few, since each choice is settled once. */
