@@ -30,6 +30,15 @@ void turn_take(void (*waits)(void *context), void *context)
     pthread_mutex_unlock(&lock);
 }
 
+bool turn_try(void)
+{
+    pthread_mutex_lock(&lock);
+    bool free = n_asked == n_given;
+    n_asked += free;
+    pthread_mutex_unlock(&lock);
+    return free;
+}
+
 void turn_give(void)
 {
     pthread_mutex_lock(&lock);

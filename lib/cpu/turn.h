@@ -10,5 +10,7 @@
  * the caller can show its life. Uncontended it costs about 20 ns. */
 void turn_take(void (*waits)(void *context), void *context);
 void turn_give(void);
+/* Takes the turn if no other decoder has it or waits for it. */
+bool turn_try(void);
 /* True if another decoder waits for the turn that the caller has. */
 bool turn_is_asked(void);

@@ -28,6 +28,11 @@ bool bench_is_int8(uint32_t type)
     return type != QUANT_F32 && type != QUANT_F16 && type != QUANT_BF16; /* those are multiplied as floats */
 }
 
+uint64_t bench_weight_bytes(const struct weight *w)
+{
+    return w->type == QUANT_NVFP4_SCALED ? w->n * quant_size(w->stored, w->k) : w->size;
+}
+
 double bench_experts_read(const struct route_rule *r, double rows)
 {
     return 1 - pow(1 - (double)r->n_used / r->n_experts, rows);
@@ -65,12 +70,12 @@ struct bench_cost bench_cost(const struct offline *o, const struct bench_test *t
             continue;
         const struct weight *w = model_weight(g->model, node->weight);
         if (node->op == GRAPH_EMBED)
-            row += (double)w->size / w->n;
+            row += (double)bench_weight_bytes(w) / w->n;
         if (node->op != GRAPH_MUL_MAT && node->op != GRAPH_MUL_MAT_HEADS && node->op != GRAPH_MUL_MAT_ID)
             continue;
         const struct route_rule *experts = node->op == GRAPH_MUL_MAT_ID ? &node->route : NULL;
         double used = experts ? (double)experts->n_used / experts->n_experts : 1;
-        weights += (double)w->size * (experts ? bench_experts_read(experts, sharers) : 1);
+        weights += (double)bench_weight_bytes(w) * (experts ? bench_experts_read(experts, sharers) : 1);
         ops += bench_is_int8(w->type) ? 2.0 * w->n * w->k * used : 0;
     }
     /* A text's states are read and written. A chunk's rows read each other's keys and values out of caches:

@@ -187,6 +187,8 @@ void bench_print_json(const struct bench_report *report, FILE *f);
 bool bench_is_emulated(const struct executor *x);
 /* True if products with weights of this type (enum quant_type) are of integers. */
 bool bench_is_int8(uint32_t type);
+/* The bytes of a weight as the file has them: a factor of NVFP4, which each block repeats, is read once. */
+uint64_t bench_weight_bytes(const struct weight *w);
 /* The share of the experts' weights that rows, which choose as if by chance, are expected to read. */
 double bench_experts_read(const struct route_rule *r, double rows);
 /* The tokens that a row sees of `past` tokens in a layer of this kind, and the bytes of their keys and

@@ -48,19 +48,19 @@ static void put_part(char *out, size_t room, const char *name)
 
 static void add_gather(struct bench_op *op, const struct weight *w, double rows)
 {
-    op->bytes += (double)w->size / w->n * rows;
+    op->bytes += (double)bench_weight_bytes(w) / w->n * rows;
 }
 
 static void add_product(struct bench_op *op, const struct weight *w, double rows)
 {
-    op->bytes += (double)w->size;
+    op->bytes += (double)bench_weight_bytes(w);
     *(bench_is_int8(w->type) ? &op->int8_ops : &op->float_ops) += 2.0 * w->n * w->k * rows;
 }
 
 static void add_experts(struct bench_op *op, const struct weight *w, const struct route_rule *r, double rows)
 {
     double part = (double)r->n_used / r->n_experts;
-    op->bytes += (double)w->size * bench_experts_read(r, rows);
+    op->bytes += (double)bench_weight_bytes(w) * bench_experts_read(r, rows);
     *(bench_is_int8(w->type) ? &op->int8_ops : &op->float_ops) += 2.0 * w->n * w->k * part * rows;
 }
 

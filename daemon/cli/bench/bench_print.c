@@ -150,7 +150,7 @@ void bench_print_table(const struct bench_report *report, FILE *f)
     double bytes = 0;
 
     for (uint32_t i = 0; i < model_n_weights(report->runtime->model); i++)
-        bytes += (double)model_weight(report->runtime->model, i)->size;
+        bytes += (double)bench_weight_bytes(model_weight(report->runtime->model, i));
     runtime_describe(report->runtime, device, sizeof device);
     fprintf(f, "%s · %s %s · %.2f M parameters, %.2f MiB · %s\n", mc->name, mc->arch, mc->quantization,
             (double)mc->n_params / 1e6, bytes / (1 << 20), device);

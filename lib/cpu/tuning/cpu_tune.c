@@ -17,7 +17,8 @@
 #define MOST_NS  UINT64_C(64000000000)
 
 /* Choices in force after load(). Other threads may still read the ones before: all live until close(), and
- * they are few, since each choice is settled once. */
+ * they are few: one is adopted at most once unsettled, once settled, and again where its class takes another
+ * table. */
 struct retuned {
     struct tuning tuning;
     struct retuned *older;
@@ -158,12 +159,7 @@ static bool is_wanted(void *context)
     return i->wanted(i->context) || turn_is_asked();
 }
 
-static void show_life(void *context)
-{
-    decoder_beat(context);
-}
-
-/* Measures a choice of *t again, in the turn of this decoder. */
+/* Measures a choice of *t again, in the turn of this decoder. -EBUSY: another one has it. */
 static int measure_again(struct decoder *d, struct tuning *t, struct idleness *idle)
 {
     struct tuning_work work;
@@ -172,7 +168,10 @@ static int measure_again(struct decoder *d, struct tuning *t, struct idleness *i
     int rc = open_work(d, &work, NULL);
     if (rc < 0)
         return rc;
-    turn_take(show_life, d);
+    if (!turn_try()) {
+        free(work.members);
+        return -EBUSY;
+    }
     rc = tuning_again(t, d->weights.matrices, d->weights.n, others, &work, &d->again_at, is_wanted, idle,
                       NULL);
     turn_give();
@@ -191,7 +190,8 @@ uint64_t decoder_tune_again(struct decoder *d, bool (*wanted)(void *context), vo
         return MOST_NS;
     struct idleness idle = {wanted, context};
     *next = (struct retuned){.tuning = *now, .older = d->retuned};
-    if (measure_again(d, &next->tuning, &idle) > 0) {
+    int rc = measure_again(d, &next->tuning, &idle);
+    if (rc > 0) {
         tuning_show(&next->tuning, "measured");
         d->retuned = next;
         adopt(d, &next->tuning);
@@ -199,7 +199,7 @@ uint64_t decoder_tune_again(struct decoder *d, bool (*wanted)(void *context), vo
         return tuning_n_unsettled(&next->tuning) ? SOON_NS : UINT64_MAX;
     }
     free(next);
-    if (!wanted(context)) /* else nothing disturbed it but the request */
+    if (rc != -EBUSY && !wanted(context)) /* else nothing disturbed it but a request */
         d->again_wait_ns = d->again_wait_ns < MOST_NS / 2 ? 2 * d->again_wait_ns : MOST_NS;
     return d->again_wait_ns;
 }

@@ -43,8 +43,8 @@ struct team;
  */
 #define TUNING_NS_OF(bytes) ((bytes) / 4 < TUNING_MAX_NS ? (bytes) / 4 : TUNING_MAX_NS)
 
-/* The longest time more that a choice takes for which the team was disturbed: on one thread, which other work
- * disturbs less. */
+/* The longest time more that a choice takes for which the team found nothing because it was disturbed, or
+ * which is of one column: on one thread, which other work disturbs less. */
 #define TUNING_ALONE_NS 24000000u
 /* The longest time that measuring a choice again takes, but for a timing that other work makes longer: a
  * request that comes waits for one timing, about 0.1 ms. */
@@ -118,10 +118,10 @@ struct tuning_work { /* the memory that measuring overwrites */
 };
 #define TUNING_COLUMNS 64 /* the largest number of columns that is measured */
 
-/* Measures what is TUNING_BUILT, for at most budget_ns, and TUNING_ALONE_NS for each choice that other work
- * disturbs. The tables of `others`, a list that ends with NULL,
- * are tried too: one is taken for a class where it is faster for most weights, and for all weights together:
- * a step quantises its rows for one table. Errors: -ENOMEM. */
+/* Measures what is TUNING_BUILT, for at most budget_ns, and TUNING_ALONE_NS more for a choice that
+ * one thread tries alone. The tables of `others`, a list that ends with NULL, are tried too: one is taken for
+ * a class where it is faster for most weights, and for all weights together: a step quantises its rows for
+ * one table. Errors: -ENOMEM. */
 int tuning_measure(struct tuning *t, const struct matmul_matrix *matrices, uint32_t n_matrices,
                    const struct matmul_kernels *const *others, struct tuning_work *work, uint64_t budget_ns,
                    struct error *err);

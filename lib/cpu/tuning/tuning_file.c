@@ -227,7 +227,8 @@ static void write_choices(const struct tuning *t, FILE *f)
     for (uint32_t kind = 0; kind < MATMUL_N_KINDS; kind++)
         for (uint32_t c = 0; c < TUNING_CLASSES; c++) {
             const struct tuning_choice *choice = &t->choice[kind][c];
-            if (choice->state != TUNING_BUILT && !choice->unsettled)
+            bool has_table = class_settled(t, c) || t->kernels[c] == t->own; /* it was made with */
+            if (choice->state != TUNING_BUILT && !choice->unsettled && has_table)
                 fprintf(f, "%s %u %s %s %u %.3f %.2f\n", quant_name(matmul_traits[kind].type),
                         tuning_class_first(c), tuning_shape_name(choice->variant.shape),
                         tuning_hint_name(choice->variant.hint), choice->variant.ahead, (double)choice->gain,

@@ -380,7 +380,8 @@ static float try_alone(struct bench *b, uint32_t class, const struct contender *
 
 /* Chooses the variant that a search finds if it stands against the constants. A moment in which the machine
  * does other things can hide a gain, so the constants stay only after TUNING_TRIES searches, or where time is
- * short, and after one member has tried without the others. */
+ * short; then one member tries without the others if the team was disturbed, and for one column, which reads
+ * memory, so that a missed prefetch costs most. */
 static void measure_cell(struct bench *b, uint32_t kind, uint32_t class, uint64_t share_ns)
 {
     struct tuning_choice *choice = &b->t->choice[kind][class];
@@ -393,20 +394,20 @@ static void measure_cell(struct bench *b, uint32_t kind, uint32_t class, uint64_
     for (uint32_t i = 1; timed && i < TUNING_TRIES && gain == 0; i++)
         if (!try_variants(b, class, &built, end, &one, &found, &gain))
             break;
-    choice->unsettled = !timed || b->n_slow * MOST_SLOW > b->n_timed;
-    /* One column reads memory, where a missed prefetch costs most. */
-    bool alone = gain == 0 && (choice->unsettled || class == 0);
+    bool quiet = timed && b->n_slow * MOST_SLOW <= b->n_timed, alone = gain == 0 && (!quiet || class == 0);
     if (alone)
         gain = try_alone(b, class, &built, &found);
-    if (alone && gain > 0) /* the team should have found it */
-        choice->unsettled = true;
+    /* What one member finds the team should have found; when it has missed that again, in quiet, it stays. */
+    choice->unsettled = !quiet || (alone && gain > 0 && !b->wanted);
     if (b->stopped || (!timed && gain == 0))
         return;
     choice->state = TUNING_MEASURED;
     choice->variant = gain > 0 ? found.variant : built.variant;
     choice->gain = gain > 0 ? gain : 1;
     choice->gbps =
-        alone ? 0 : (float)((double)b->groups * (double)b->list[0]->group_size / (double)(one ? one : 1));
+        alone && gain > 0
+            ? 0
+            : (float)((double)b->groups * (double)b->list[0]->group_size / (double)(one ? one : 1));
 }
 
 /* --- inputs --- */
@@ -643,17 +644,12 @@ static void unsettle_class(struct tuning *t, uint32_t class)
             t->choice[kind][class].unsettled = true;
 }
 
-/* Begins a cell anew, from the constants; of the largest kind also from the table of tuning_init(), unless
- * others were tried before. Returns whether they are to be. */
+/* Begins a cell anew, from the constants. Returns whether other tables are to be tried: for the largest kind,
+ * unless they were, or one was taken. */
 static bool begin_again(struct tuning *t, uint32_t kind, uint32_t class, uint32_t largest)
 {
-    bool tables = kind == largest && !t->kept[class] && !t->tables_tried[class];
-    if (tables) {
-        t->kernels[class] = t->own;
-        t->kernels_gain[class] = 1;
-    }
     t->choice[kind][class] = (struct tuning_choice){.gain = 1};
-    return tables;
+    return kind == largest && !t->kept[class] && !t->tables_tried[class] && t->kernels[class] == t->own;
 }
 
 /* Measures a cell as load() does. Returns whether it is to be taken: it was measured in quiet, or it has a
@@ -675,9 +671,8 @@ static bool measure_again(struct bench *b, uint32_t kind, uint32_t class, uint32
         return false;
     bool settled = !choice->unsettled;
     if (settled && tables) {
-        bool taken = try_tables(b, kind, class);
-        t->tables_tried[class] = true;
-        settled = !taken;
+        t->tables_tried[class] = clock_ns() < b->deadline;
+        settled = !try_tables(b, kind, class) && t->tables_tried[class];
     }
     if (b->stopped)
         return false;

@@ -160,12 +160,14 @@ Test(tuning, what_a_busy_moment_disturbed_is_not_kept_in_the_file)
 {
     struct tuning read, *t = made();
     t->choice[MATMUL_Q4_K][0].unsettled = true;
-    t->choice[MATMUL_Q4_K][1].unsettled = true; /* its table may change */
+    t->choice[MATMUL_Q4_K][1].unsettled = true;        /* its table may change */
+    t->choice[MATMUL_Q6_K][1].state = TUNING_MEASURED; /* with that table */
     cr_assert_eq(tuning_write(t, path(), NULL), 0);
     tuning_init(&read, best(), 2);
     cr_assert_eq(tuning_read(&read, path(), NULL), 1);
     unlink(path());
     cr_assert_eq(read.choice[MATMUL_Q4_K][0].state, TUNING_BUILT);
+    cr_assert_eq(read.choice[MATMUL_Q6_K][1].state, TUNING_BUILT);
     cr_assert_eq(read.choice[MATMUL_Q6_K][3].state, TUNING_KEPT);
     cr_assert(!read.kept[0] && !read.kept[1] && read.kept[2]);
     cr_assert_eq(read.kernels[1], best());
@@ -623,7 +625,6 @@ Test(tuning, a_request_that_comes_ends_what_is_measured_again_at_once)
         struct caller caller = {.after = after};
         if (tuning_again(&next, &m, 1, no_others, &work, &at, wanted, &caller, NULL) > 0)
             continue; /* it had ended before */
-        cr_assert(caller.n_asked == after || after > 1);
         if (caller.n_asked < after)
             continue; /* the same, without a choice */
         cr_assert_eq(caller.n_asked, after, "asked again behind the answer");

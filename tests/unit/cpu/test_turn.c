@@ -101,3 +101,15 @@ Test(turn, who_asked_first_comes_first)
         cr_assert_eq(askers[i].place, i);
     }
 }
+
+Test(turn, it_is_tried_only_where_nobody_has_it)
+{
+    cr_assert(turn_try());
+    cr_assert_not(turn_try());
+    turn_give();
+    turn_take(ignore, NULL);
+    cr_assert_not(turn_try());
+    turn_give();
+    cr_assert(turn_try());
+    turn_give();
+}
