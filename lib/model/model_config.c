@@ -412,6 +412,7 @@ static void refuse_factors(struct config_reader *r, const struct model_config *c
 
 static void refuse_counts(struct config_reader *r, const struct model_config *c)
 {
+    const struct model_attention *windows = &c->kinds[c->n_kinds - 1];
     const struct {
         const char *name;
         uint32_t computed; /* UINT32_MAX: any */
@@ -420,6 +421,9 @@ static void refuse_counts(struct config_reader *r, const struct model_config *c)
          c->kinds[0].temperature > 0 ? c->kinds[0].temperature_step : UINT32_MAX},
         {"attention.shared_kv_layers", n_shared_caches(c)},
         {"attention.indexer.top_k", 0},
+        {"attention.key_length_swa", windows->head_dim},
+        {"attention.value_length_swa", windows->head_dim},
+        {"rope.dimension_count_swa", windows->rope.dim},
         {"embedding_length_per_layer_input", c->n_embd_layer},
         {"interleave_moe_layer_step", 1},
         {"moe_every_n_layers", 1},

@@ -213,6 +213,10 @@ Test(model, names_key_value_and_limit_of_heads_windows_and_experts)
             EDITS(SET_U32("qwen3.attention.value_length", 32)));
     refused(QWEN3, -ENOTSUP, "qwen3.attention.key_length: head length 33",
             EDITS(SET_U32("qwen3.attention.key_length", 33), SET_U32("qwen3.attention.value_length", 33)));
+    refused(GEMMA3, -ENOTSUP, "gemma3.attention.key_length_swa = 32 is not supported",
+            EDITS(SET_U32("gemma3.attention.key_length_swa", 32)));
+    refused(GEMMA3, -ENOTSUP, "gemma3.rope.dimension_count_swa = 16 is not supported",
+            EDITS(SET_U32("gemma3.rope.dimension_count_swa", 16)));
     refused(GEMMA3, -EBADMSG, "gemma3.attention.sliding_window_pattern is 0",
             EDITS(SET_U32("gemma3.attention.sliding_window_pattern", 0)));
     refused(GEMMA3, -EBADMSG, "gemma3.rope.freq_base is 1, expected more than 1 with yarn",
