@@ -298,9 +298,8 @@ static bool is_among(int32_t token, const int32_t *tokens, size_t n)
     return false;
 }
 
-/* Adds the tokens that the model's file wants in no text, each once, to the biases; a client's own of such a
- * token goes.
- */
+/* Adds the tokens that the model's file wants in no text, each once, to the biases. A client's own bias of
+ * such a token is left out. */
 static int suppress_tokens(struct generation *g, struct api_error *err)
 {
     struct params *p = &g->p;

@@ -108,8 +108,8 @@ SIMT_INLINE bool walk_notes_times(const struct walk *w)
     return w->args->trace && simt_thread() == 0;
 }
 
-/* The step is noted here: once the end of its last op is signalled, a later step may take its place. Thread: one
- * that notes times. */
+/* The step is noted here: once the end of its last op is signalled, a later step may take its place. Thread:
+ * one that notes times. */
 SIMT_INLINE void walk_note_begin(const struct walk *w)
 {
     SIMT_GLOBAL struct decoder_mark *m = walk_mark(w);

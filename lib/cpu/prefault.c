@@ -62,7 +62,7 @@ static void *touch(void *argument)
     struct ahead *a = argument;
     bool able = true;
     pthread_setname_np(pthread_self(), "memory-ahead");
-    sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}); /* of this thread; a wish */
+    sched_setscheduler(0, SCHED_BATCH, &(struct sched_param){0}); /* of this thread; it may fail */
     while (able && !atomic_load(&a->closing)) {
         if (ahead_taken(a) >= wanted(a))
             sem_wait(&a->wakeup);

@@ -36,9 +36,12 @@ static void list_tables(const struct decoder *d, const struct matmul_kernels *ot
     others[n] = NULL;
 }
 
-/* Lends the members' scratch, which no step uses meanwhile. The caller frees work->members. */
-static int open_work(const struct decoder *d, struct tuning_work *work, struct error *err)
+/* Lends the members' scratch, which no step uses meanwhile, and lists the other tables. The caller frees
+ * work->members. */
+static int open_work(const struct decoder *d, struct tuning_work *work,
+                     const struct matmul_kernels *others[N_OTHERS + 1], struct error *err)
 {
+    list_tables(d, others);
     *work = (struct tuning_work){.team = d->team, .input = d->product.input, .tile_floats = PRODUCT_TILE};
     work->members = calloc(team_size(d->team), sizeof *work->members);
     if (!work->members)
@@ -54,8 +57,7 @@ static int measure(struct decoder *d, struct error *err)
 {
     struct tuning_work work;
     const struct matmul_kernels *others[N_OTHERS + 1];
-    list_tables(d, others);
-    int rc = open_work(d, &work, err);
+    int rc = open_work(d, &work, others, err);
     if (rc < 0)
         return rc;
     rc = tuning_measure(&d->tuning, d->weights.matrices, d->weights.n, others, &work,
@@ -164,8 +166,7 @@ static int measure_again(struct decoder *d, struct tuning *t, struct idleness *i
 {
     struct tuning_work work;
     const struct matmul_kernels *others[N_OTHERS + 1];
-    list_tables(d, others);
-    int rc = open_work(d, &work, NULL);
+    int rc = open_work(d, &work, others, NULL);
     if (rc < 0)
         return rc;
     if (!turn_try()) {

@@ -1,8 +1,8 @@
 /* deepseek2.c - DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash: all heads attend to one compressed row per
  * token (MLA), whose matrices are absorbed: attn_k_b moves a query to the compressed space, attn_v_b moves
  * what it has gathered back. Older files have both in attn_kv_b (weight_parts.c). The first layers are dense,
- * of a model without experts all; in the others experts are chosen, perhaps in groups, perhaps with a bias,
- * and shared experts compute every row. */
+ * and all are where a model has no experts; in the others experts are chosen, perhaps in groups, perhaps with
+ * a bias, and shared experts compute every row. */
 #include "arch.h"
 #include "model/config_reader.h"
 

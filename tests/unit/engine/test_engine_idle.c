@@ -25,6 +25,14 @@ static uint64_t want_three(struct backend *be, bool (*wanted)(void *context), vo
     return ++n_calls < 3 ? 1000000 : UINT64_MAX;
 }
 
+static struct rig *open_idle(uint64_t (*idle)(struct backend *, bool (*)(void *), void *))
+{
+    struct rig_config c = usual;
+    c.idle = idle;
+    sem_init(&began, 0, 0);
+    return rig_open(c);
+}
+
 static void wait_begun(void)
 {
     struct timespec end;
@@ -35,10 +43,7 @@ static void wait_begun(void)
 
 Test(engine_idle, idleness_is_lent_to_the_executor_and_a_request_ends_that)
 {
-    sem_init(&began, 0, 0);
-    struct rig_config c = usual;
-    c.idle = work_until_wanted;
-    struct rig *rig = rig_open(c);
+    struct rig *rig = open_idle(work_until_wanted);
     wait_begun();
     const int32_t prompt[] = {5, 6, 7};
     struct engine_request *r = request_new(prompt, 3, 5);
@@ -52,10 +57,7 @@ Test(engine_idle, idleness_is_lent_to_the_executor_and_a_request_ends_that)
 
 Test(engine_idle, the_end_of_the_engine_ends_it_too)
 {
-    sem_init(&began, 0, 0);
-    struct rig_config c = usual;
-    c.idle = work_until_wanted;
-    struct rig *rig = rig_open(c);
+    struct rig *rig = open_idle(work_until_wanted);
     wait_begun();
     rig_close(rig);
     cr_assert(was_wanted);
@@ -63,10 +65,7 @@ Test(engine_idle, the_end_of_the_engine_ends_it_too)
 
 Test(engine_idle, the_executor_is_asked_until_it_wants_no_more_beside_pings)
 {
-    sem_init(&began, 0, 0);
-    struct rig_config c = usual;
-    c.idle = want_three;
-    struct rig *rig = rig_open(c);
+    struct rig *rig = open_idle(want_three);
     for (int i = 0; i < 3; i++) {
         engine_ping(rig->e);
         wait_begun();
