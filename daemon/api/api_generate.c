@@ -352,7 +352,7 @@ static void put_prompt_logprob(struct buf *out, struct reply_list *l)
     const struct engine_request *e = &g->choices->e;
     struct engine_token token = {.token = e->prompt[l->i], .logprob = e->prompt_out[l->i].logprob};
     put_entry(out, g->model->tokenizer, &token, e->prompt_top + (size_t)l->i * e->n_prompt_top,
-              e->n_prompt_top);
+              g->p.prompt_logprobs);
 }
 
 void put_prompt_logprobs(struct generation *g, struct buf *out)

@@ -173,8 +173,6 @@ static int completion_prepare(struct generation *g, struct api_error *err)
     const struct params *p = &g->p;
     if (p->has_best_of && p->best_of != p->n)
         return api_invalid(err, "best_of", "best_of must be equal to n, %u (got %u)", p->n, p->best_of);
-    if (p->echoes && p->has_logprobs)
-        return api_invalid(err, "echo", "echo has no log-probabilities: prompt_logprobs gives the prompt's");
     if (p->echoes && p->has_prompt && keep_prompt(g, err) < 0)
         return -1;
     return p->infill.suffix.len ? openai_put_suffix(g, err) : 0;
@@ -193,7 +191,7 @@ static void put_finish(struct buf *out, const char *finish)
 /* /generate's own member, beside the choices. */
 void openai_put_prompt(struct generation *g, struct buf *out)
 {
-    if (!g->choices->e.want_prompt_logprobs)
+    if (!g->p.prompt_logprobs)
         return;
     buf_puts(out, ",\"prompt_logprobs\":");
     put_prompt_logprobs(g, out);
@@ -246,39 +244,110 @@ static void put_logprob(struct buf *out, struct reply_list *l)
     json_put_number(out, c->e.out[l->i].logprob, 7);
 }
 
-static void put_top(struct buf *out, struct reply_list *l)
+static void put_tops(struct buf *out, const struct generation *g, const struct step_top *top, uint32_t n)
 {
-    const struct choice *c = l->of;
-    const struct engine_request *e = &c->e;
     buf_puts(out, "{");
-    for (uint32_t k = 0; k < e->n_top; k++) {
-        const struct step_top *top = &e->top[(size_t)l->i * e->n_top + k];
+    for (uint32_t k = 0; k < n; k++) {
         if (k)
             buf_puts(out, ",");
-        openai_put_token_key(out, c->g, top->token);
+        openai_put_token_key(out, g, top[k].token);
         buf_puts(out, ":");
-        json_put_number(out, top->logprob, 7);
+        json_put_number(out, top[k].logprob, 7);
     }
     buf_puts(out, "}");
 }
 
-/* The characters that begin in a token: the dialect's offsets count those, not bytes. (Of well-formed text: a
- * stray byte in the middle of none is a U+FFFD that is not counted.) */
-static size_t shown_len(const struct choice *c, uint32_t i)
+static void put_top(struct buf *out, struct reply_list *l)
 {
-    struct tokenizer_piece piece = tokenizer_piece(c->g->model->tokenizer, c->e.out[i].token, false);
+    const struct choice *c = l->of;
+    put_tops(out, c->g, c->e.top + (size_t)l->i * c->e.n_top, c->e.n_top);
+}
+
+static size_t n_characters(const char *s, size_t len)
+{
     size_t n = 0;
-    for (uint32_t k = 0; k < piece.len; k++)
-        n += ((unsigned char)piece.s[k] & 0xc0) != 0x80;
+    for (size_t k = 0; k < len; k++)
+        n += ((unsigned char)s[k] & 0xc0) != 0x80;
     return n;
 }
 
-/* Offsets go on from token to token and from event to event. */
+/* Offsets go on from token to token and from event to event. They count the characters that begin in a token,
+ * not bytes. (Of well-formed text: a stray byte in the middle of none is a U+FFFD that is not counted.) */
 static void put_offset(struct buf *out, struct reply_list *l)
 {
     struct choice *c = (struct choice *)l->of;
+    struct tokenizer_piece piece = tokenizer_piece(c->g->model->tokenizer, c->e.out[l->i].token, false);
     json_put_uint(out, c->event_offset);
-    c->event_offset += shown_len(c, l->i);
+    c->event_offset += n_characters(piece.s, piece.len);
+}
+
+/* The request whose prompt is echoed: the first choice of a prompt has its log-probabilities. */
+static const struct engine_request *echoed(const struct choice *c)
+{
+    return &c->g->choices[c->index - c->index % c->g->p.n].e;
+}
+
+static void put_echo_key(struct buf *out, struct reply_list *l)
+{
+    const struct choice *c = l->of;
+    openai_put_token_key(out, c->g, echoed(c)->prompt[l->i]);
+}
+
+/* False for the first token, which nothing precedes, and where the request ended before it was computed. */
+static bool is_known(const struct engine_request *e, uint32_t i)
+{
+    return i && e->prompt_out[i].token >= 0;
+}
+
+static void put_echo_logprob(struct buf *out, struct reply_list *l)
+{
+    if (is_known(echoed(l->of), l->i))
+        json_put_number(out, echoed(l->of)->prompt_out[l->i].logprob, 7);
+    else
+        buf_puts(out, "null");
+}
+
+static void put_echo_top(struct buf *out, struct reply_list *l)
+{
+    const struct choice *c = l->of;
+    const struct engine_request *e = echoed(c);
+    if (is_known(e, l->i))
+        put_tops(out, c->g, e->prompt_top + (size_t)l->i * e->n_prompt_top, c->g->p.logprobs);
+    else
+        buf_puts(out, "null");
+}
+
+/* Bytes of the echo from c->echo_at on that a token of the prompt stands for. The tokenizer's own are not in
+ * the text: a BOS, and the blank that SPM puts before the first word. */
+static size_t echoed_len(const struct choice *c, uint32_t i)
+{
+    const struct prompt *p = choice_prompt(c);
+    size_t left = p->echo_len - c->echo_at;
+    if (i + 1 == p->n_ids)
+        return left;
+    struct tokenizer_piece piece = tokenizer_piece(c->g->model->tokenizer, p->ids[i], true);
+    const char *text = p->echo + c->echo_at;
+    if (piece.len && piece.s[0] == ' ' && left && text[0] != ' ') {
+        piece.s++;
+        piece.len--;
+    }
+    size_t n = piece.len < left ? piece.len : left;
+    return c->echo_at || memcmp(text, piece.s, n) == 0 ? n : 0;
+}
+
+static void put_echo_offset(struct buf *out, struct reply_list *l)
+{
+    struct choice *c = (struct choice *)l->of;
+    size_t n = echoed_len(c, l->i);
+    json_put_uint(out, c->echo_offset);
+    c->echo_offset += n_characters(choice_prompt(c)->echo + c->echo_at, n);
+    c->echo_at += n;
+}
+
+/* The first text of a choice stands behind the prompt, if that is to be echoed. */
+static bool is_echo(const struct choice *c)
+{
+    return choice_prompt(c)->echo && !c->event_text && !c->event_tokens;
 }
 
 static void put_completion_logprobs(struct buf *out, struct choice *c, const struct piece *piece)
@@ -286,26 +355,32 @@ static void put_completion_logprobs(struct buf *out, struct choice *c, const str
     static const struct {
         const char *name;
         void (*put)(struct buf *out, struct reply_list *l);
-    } lists[] = {{"{\"tokens\":[", put_key},
-                 {"],\"token_logprobs\":[", put_logprob},
-                 {"],\"top_logprobs\":[", put_top},
-                 {"],\"text_offset\":[", put_offset}};
+        void (*put_echo)(struct buf *out, struct reply_list *l);
+    } lists[] = {{"{\"tokens\":[", put_key, put_echo_key},
+                 {"],\"token_logprobs\":[", put_logprob, put_echo_logprob},
+                 {"],\"top_logprobs\":[", put_top, put_echo_top},
+                 {"],\"text_offset\":[", put_offset, put_echo_offset}};
     if (!c->g->p.has_logprobs) {
         buf_puts(out, "null");
         return;
     }
+    const struct prompt none = {0}, *p = is_echo(c) ? choice_prompt(c) : &none;
+    c->event_offset += n_characters(p->echo, p->echo_len); /* a long list may be written after a short one */
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         buf_puts(out, lists[i].name);
+        if (p->echo) {
+            put_items(c, 0, p->n_ids, lists[i].put_echo);
+            buf_puts(out, piece->from < piece->to ? "," : "");
+        }
         put_items(c, piece->from, piece->to, lists[i].put);
     }
     buf_puts(out, "]}");
 }
 
-/* The first text of a choice stands behind the prompt, if that is to be echoed. */
 static void put_text(struct choice *c, struct buf *out, const struct piece *piece)
 {
     const struct prompt *p = choice_prompt(c);
-    if (!p->echo || c->event_text || c->event_tokens) {
+    if (!is_echo(c)) {
         put_piece_text(c, piece);
         return;
     }

@@ -17,6 +17,8 @@ static bool reserve(struct choice *c)
     if (e->want_prompt_logprobs) {
         e->prompt_out = arena_array(a, e->n_prompt, sizeof *e->prompt_out);
         e->prompt_top = arena_array(a, (size_t)e->n_prompt * e->n_prompt_top, sizeof *e->prompt_top);
+        for (uint32_t i = 0; e->prompt_out && i < e->n_prompt; i++)
+            e->prompt_out[i].token = -1; /* of several prompts one may end before it was computed */
     }
     c->g->room += a->total - before;
     return e->out && (!e->n_top || e->top) && (!(c->g->p.stream || answers) || c->ends) &&

@@ -498,10 +498,14 @@ static void finished(struct generation *g)
 /* Tokens and alternatives that it has still to show. */
 static size_t n_entries(const struct generation *g)
 {
-    const struct engine_request *e = &g->choices->e;
-    size_t n = e->want_prompt_logprobs ? (size_t)e->n_prompt * (1 + e->n_prompt_top) : 0;
-    for (uint32_t i = 0; i < g->n_choices; i++)
+    uint32_t n_echoes = g->p.echoes ? g->p.n : 1;
+    size_t n = 0;
+    for (uint32_t i = 0; i < g->n_choices; i++) {
+        const struct engine_request *e = &g->choices[i].e;
+        if (e->want_prompt_logprobs)
+            n += (size_t)e->n_prompt * (1 + e->n_prompt_top) * n_echoes;
         n += choice_n_unshown(&g->choices[i]);
+    }
     return n;
 }
 

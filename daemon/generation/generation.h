@@ -165,13 +165,14 @@ struct choice {
     uint32_t n_tokens; /* of e.out, taken into the text */
     uint32_t *ends; /* of a stream, and with an answer: [max_tokens] bytes of text that are safe with each of
                        these */
-    uint32_t event_tokens; /* of these, in events already */
-    size_t event_text;     /* bytes of text in events already */
-    size_t event_offset;   /* text_offset of the first token in no event yet */
-    uint64_t last_ns;      /* the newest token came; 0: none yet */
-    bool done;             /* the engine has let go of it */
-    const char *finish;    /* finish_reason, /generate's words; NULL: the text has not ended yet */
-    bool told;             /* of a stream: its last event is written */
+    uint32_t event_tokens;       /* of these, in events already */
+    size_t event_text;           /* bytes of text in events already */
+    size_t event_offset;         /* text_offset of the first token in no event yet */
+    size_t echo_at, echo_offset; /* bytes and characters of the prompt's echo before its next token */
+    uint64_t last_ns;            /* the newest token came; 0: none yet */
+    bool done;                   /* the engine has let go of it */
+    const char *finish;          /* finish_reason, /generate's words; NULL: the text has not ended yet */
+    bool told;                   /* of a stream: its last event is written */
 };
 
 struct generation {

@@ -242,7 +242,8 @@ static void fill_request(struct choice *c)
     struct params *p = &g->p;
     const struct prompt *prompt = choice_prompt(c);
     struct engine_request *e = &c->e;
-    bool first = c->index % p->n == 0;
+    bool first = c->index % p->n == 0, echo = p->echoes && p->has_logprobs;
+    uint32_t n_echo_top = echo ? p->logprobs : 0;
     *e = (struct engine_request){
         .prompt = prompt->ids,
         .n_prompt = prompt->n_ids,
@@ -252,8 +253,10 @@ static void fill_request(struct choice *c)
         .cache_prompt = p->cache_prompt,
         .want_logprobs = p->has_logprobs,
         .n_top = p->logprobs,
-        .want_prompt_logprobs = first && p->prompt_logprobs > 0,
-        .n_prompt_top = first ? p->prompt_logprobs : 0,
+        .want_prompt_logprobs = first && (p->prompt_logprobs > 0 || echo),
+        .n_prompt_top = !first                            ? 0
+                        : n_echo_top > p->prompt_logprobs ? n_echo_top
+                                                          : p->prompt_logprobs,
         .stop_ids = p->stop_ids,
         .n_stop_ids = p->n_stop_ids,
         .biases = p->biases,

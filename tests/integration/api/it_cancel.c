@@ -189,6 +189,30 @@ Test(cancel, a_request_with_several_prompts_is_listed_with_all_of_them)
     daemon_stop();
 }
 
+/* The same, with the log-probabilities of the prompts: the third is not computed. */
+Test(cancel, an_echo_of_a_prompt_that_was_not_computed_has_no_probabilities)
+{
+    start("--slots", "2");
+    int fd = client_connect(daemon_.port);
+    client_request(fd, "POST", "/v1/completions", "X-Request-Id: x\r\n",
+                   "{\"prompt\":[[5,6],[5,6,7],[5,6,7,8]],\"max_tokens\":15000,\"ignore_eos\":true,\"echo\":"
+                   "true,\"logprobs\":1}");
+    wait_in("x", "decode", 5);
+    delete ("x");
+    struct reply r = read_reply(fd);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    json_t *root = reply_json(&r);
+    cr_assert(json_is_number(json_at(root, "choices.1.logprobs.token_logprobs.2")));
+    cr_assert_eq(json_array_size(json_at(root, "choices.2.logprobs.tokens")), 4);
+    for (size_t i = 0; i < 4; i++) {
+        cr_assert(json_is_null(json_array_get(json_at(root, "choices.2.logprobs.token_logprobs"), i)));
+        cr_assert(json_is_null(json_array_get(json_at(root, "choices.2.logprobs.top_logprobs"), i)));
+    }
+    json_decref(root);
+    reply_free(&r);
+    daemon_stop();
+}
+
 Test(cancel, while_tokens_come_by_its_client)
 {
     start("--slots", "2");

@@ -96,7 +96,6 @@ DAEMON_TEST(llama, bad_input_is_refused_by_name)
         {"/infill", "{\"input_prefix\":\"a\",\"input_suffix\":\"b\"}", "input_suffix", 501},
         {"/v1/completions", "{\"prompt\":\"a\",\"suffix\":\"b\"}", "suffix", 501},
         {"/v1/completions", "{\"prompt\":[1],\"suffix\":\"b\"}", "suffix", 400},
-        {"/v1/completions", "{\"prompt\":\"a\",\"echo\":true,\"logprobs\":1}", "echo", 400},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct reply r = post(cases[i].path, cases[i].body);

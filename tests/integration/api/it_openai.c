@@ -523,3 +523,80 @@ DAEMON_TEST(openai, a_completion_echoes_its_prompt_once)
     cr_assert(first && !strstr(first + 10, "Once"), "%s", r.body);
     reply_free(&r);
 }
+
+/* The lists of a choice's logprobs: a token's text stands at its offset, and the first has no probability. */
+static void check_echoed_lists(const json_t *choice, size_t n)
+{
+    static const char *const names[] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
+    const json_t *lists = json_at(choice, "logprobs");
+    const char *text = json_text(choice, "text");
+    for (size_t k = 0; k < 4; k++)
+        cr_assert_eq(json_array_size(json_object_get(lists, names[k])), n, "%s", names[k]);
+    cr_assert(json_is_null(json_at(lists, "token_logprobs.0")));
+    cr_assert(json_is_null(json_at(lists, "top_logprobs.0")));
+    for (size_t i = 0; i < n; i++) {
+        const char *token = json_string_value(json_array_get(json_object_get(lists, "tokens"), i));
+        size_t at = (size_t)json_integer_value(json_array_get(json_object_get(lists, "text_offset"), i));
+        cr_assert(at <= strlen(text) && !strncmp(text + at, token, strlen(token)), "token %zu: %zu", i, at);
+    }
+}
+
+/* Evaluations read the probability of a given text so: echo, logprobs and max_tokens 0 or 1. */
+static void check_echo(const char *prompt, size_t n_prompt, unsigned n_new)
+{
+    static char body[8192];
+    snprintf(body, sizeof body,
+             "{\"prompt\":\"%s\",\"temperature\":0,\"max_tokens\":%u,\"prompt_logprobs\":3}", prompt, n_new);
+    json_t *own = post_ok("/generate", body);
+    snprintf(body, sizeof body,
+             "{\"prompt\":\"%s\",\"temperature\":0,\"max_tokens\":%u,\"echo\":true,\"logprobs\":3,\"n\":2}",
+             prompt, n_new);
+    json_t *root = post_ok(COMPLETE, body);
+    cr_assert_null(json_object_get(root, "prompt_logprobs"));
+    for (size_t k = 0; k < 2; k++) {
+        const json_t *choice = json_array_get(json_at(root, "choices"), k);
+        check_echoed_lists(choice, n_prompt + n_new);
+        for (size_t i = 1; i < n_prompt; i++) {
+            const json_t *entry = json_array_get(json_at(own, "prompt_logprobs"), i);
+            double given = json_number_value(json_array_get(json_at(choice, "logprobs.token_logprobs"), i));
+            cr_assert_eq(given, json_number_value(json_object_get(entry, "logprob")), "token %zu", i);
+            const json_t *top = json_array_get(json_at(choice, "logprobs.top_logprobs"), i);
+            const json_t *likeliest = json_object_get(top, json_text(entry, "top.0.text"));
+            cr_assert(json_equal(likeliest, json_at(entry, "top.0.logprob")), "token %zu", i);
+        }
+    }
+    json_decref(root);
+    json_decref(own);
+}
+
+DAEMON_TEST(openai, an_echo_has_the_log_probabilities_of_its_prompt)
+{
+    char text[4096] = "Once upon a time";
+    check_echo(text, 4, 0);
+    check_echo(text, 4, 3);
+    for (size_t i = 0; i < 300; i++) /* lists that are written as they are read */
+        strcat(text, " a time");
+    check_echo(text, 604, 3);
+}
+
+DAEMON_TEST(openai, an_echo_with_log_probabilities_comes_for_several_prompts_and_in_streams)
+{
+    json_t *root =
+        post_ok(COMPLETE, "{\"prompt\":[[424,440],[424,440,258,397]],\"temperature\":0,\"max_tokens\":1,"
+                          "\"echo\":true,\"logprobs\":1}");
+    check_echoed_lists(json_at(root, "choices.0"), 3);
+    check_echoed_lists(json_at(root, "choices.1"), 5);
+    cr_assert_str_eq(json_text(root, "choices.1.text"), "Once upon a time,");
+    struct events e;
+    struct reply r =
+        post(COMPLETE, "{\"prompt\":[424,440,258,397],\"temperature\":0,\"max_tokens\":2,\"echo\":true,"
+                       "\"logprobs\":1,\"stream\":true}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    events_read(&e, &r);
+    check_echoed_lists(json_at(e.data[0], "choices.0"), 5);
+    cr_assert(json_equal(json_at(e.data[0], "choices.0.logprobs"), json_at(root, "choices.1.logprobs")));
+    cr_assert_eq(json_number(e.data[1], "choices.0.logprobs.text_offset.0"), 17);
+    events_free(&e);
+    reply_free(&r);
+    json_decref(root);
+}
