@@ -112,8 +112,11 @@ static int unknown_command(const char *word)
     for (size_t i = 0; i < N_COMMANDS; i++)
         names[i] = commands[i].name;
     const char *meant = nearest(word, names, N_COMMANDS);
-    log_error("unknown command %s%s%s%s", log_quote(word), meant ? "; did you mean " : "; see --help",
-              meant ? meant : "", meant ? "?" : "");
+    if (config_is_model(word))
+        log_error("unknown command %s; a model is named by --model", log_quote(word));
+    else
+        log_error("unknown command %s%s%s%s", log_quote(word), meant ? "; did you mean " : "; see --help",
+                  meant ? meant : "", meant ? "?" : "");
     return EXIT_USAGE;
 }
 

@@ -94,7 +94,7 @@ static int take_pair(void *context, const char *section, const char *name, const
 {
     struct file_reader *r = context;
     struct error inner = {0};
-    char words[280];
+    char words[64 + sizeof inner.text];
 
     (void)section; /* read_piece() has refused it already */
     if (r->bad_line)
@@ -112,7 +112,7 @@ static int take_pair(void *context, const char *section, const char *name, const
         return file_error(r, words);
     }
     if (config_parse(r->c, key, value, &inner) < 0) {
-        snprintf(words, sizeof words, "%s %.200s", name, inner.text);
+        snprintf(words, sizeof words, "%s %s", name, inner.text);
         return file_error(r, words);
     }
     *origin = (struct config_origin){CONFIG_FROM_FILE, r->line};
@@ -282,11 +282,21 @@ static int read_flag(int argc, char **argv, struct flag_use *out, struct error *
     return 0;
 }
 
+bool config_is_model(const char *argument)
+{
+    size_t n = strlen(argument), ending = strlen(".gguf");
+
+    return argument[0] != '-' && n > ending && !strcmp(argument + n - ending, ".gguf");
+}
+
 static int unknown_argument(const char *argument, struct error *err)
 {
     struct flag flag;
     const char *meant = split_flag(argument, &flag) ? config_nearest(flag.name) : NULL;
 
+    if (config_is_model(argument))
+        return error_set(err, -EINVAL, "unknown argument %s; a model is named by --model",
+                         log_quote(argument));
     if (!meant)
         return error_set(err, -EINVAL, "unknown %s %s; see --help", argument[0] == '-' ? "flag" : "argument",
                          log_quote(argument));

@@ -128,6 +128,9 @@ int config_read_file(struct config *c, const char *path, struct error *err);
 int config_set(struct config *c, const char *key, const char *value, struct error *err);
 void config_free(struct config *c); /* NULL and a zeroed struct are fine */
 
+/* True for a word that looks like the model's file, given without --model. */
+bool config_is_model(const char *argument);
+
 /* For commands: was this key given by anything but its default? */
 bool config_is_set(const struct config *c, const char *key);
 /* Every key with value and origin, as a file that reads back to the same; secrets are masked. */

@@ -243,7 +243,7 @@ static bool parse_number(const char *value, bool is_size, uint64_t *out)
 
 static int refuse(const struct config_key *key, const char *value, struct error *err)
 {
-    char allowed[160];
+    char allowed[CONFIG_ALLOWED];
 
     config_allowed(key, allowed, sizeof allowed);
     return error_set(err, -EINVAL, "must be %s (got %s)", allowed, log_quote(value));

@@ -41,6 +41,7 @@ const char *config_nearest(const char *name);
 int config_parse(struct config *c, const struct config_key *key, const char *value, struct error *err);
 /* The field as config_parse() reads it, malloc'ed; NULL when out of memory. */
 char *config_format(const struct config *c, const struct config_key *key);
+#define CONFIG_ALLOWED 320 /* bytes that hold it whole, of any key */
 /* "1 to 256", "reject or ignore", "a size of 1K to 1G": what config_parse() takes. */
 void config_allowed(const struct config_key *key, char *out, size_t room);
 void config_release(struct config *c, const struct config_key *key);

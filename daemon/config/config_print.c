@@ -64,10 +64,12 @@ static void print_wrapped(FILE *f, const char *text, int indent, int width, cons
     fputc('\n', f);
 }
 
+#define DESCRIPTION (CONFIG_ALLOWED + 480) /* bytes of the longest help with its values */
+
 /* Help, allowed values and default as one sentence. */
 static void describe(const struct config_key *key, char *out, size_t room, bool with_default)
 {
-    char allowed[160];
+    char allowed[CONFIG_ALLOWED];
 
     config_allowed(key, allowed, sizeof allowed);
     bool plain = key->type == CONFIG_STRING && !key->choices;
@@ -84,7 +86,7 @@ void config_help(FILE *f)
 {
     for (size_t i = 0; i < config_n_keys; i++) {
         const struct config_key *key = &config_keys[i];
-        char text[400], flag[64];
+        char text[DESCRIPTION], flag[64];
         if (key->group)
             fprintf(f, "\n%s\n", key->group);
         snprintf(flag, sizeof flag, "--%s", key->name);
@@ -110,7 +112,7 @@ void config_sample(FILE *f)
           f);
     for (size_t i = 0; i < config_n_keys; i++) {
         const struct config_key *key = &config_keys[i];
-        char text[400];
+        char text[DESCRIPTION];
         if (key->group)
             fprintf(f, "\n# ---- %s ----\n", key->group);
         describe(key, text, sizeof text, false);
@@ -153,7 +155,7 @@ void config_man(FILE *f)
           f);
     for (size_t i = 0; i < config_n_keys; i++) {
         const struct config_key *key = &config_keys[i];
-        char text[400];
+        char text[DESCRIPTION];
         if (key->group) {
             fputs(".SH ", f);
             for (const char *s = key->group; *s; s++)

@@ -72,6 +72,9 @@ Test(cli, an_unknown_command_names_the_nearest_and_is_2)
     process_free(&p);
     cr_assert_eq(PROCESS_RUN(&p, "help", "stat"), 2);
     expect_in(p.stderr_text, "unknown command \"stat\"; did you mean stats?");
+    process_free(&p);
+    cr_assert_eq(PROCESS_RUN(&p, "small.gguf"), 2);
+    expect_in(p.stderr_text, "unknown command \"small.gguf\"; a model is named by --model");
 }
 
 Test(cli, an_unknown_flag_names_the_nearest_and_is_2)

@@ -409,6 +409,16 @@ Test(config, a_mistyped_flag_names_the_nearest)
     config_free(&c);
 }
 
+Test(config, a_model_without_its_flag_is_told_the_flag)
+{
+    char *argv[] = {"small.gguf"};
+    struct config c;
+    struct error err = {0};
+    cr_assert_eq(load_flags(&c, 1, argv, &err), -EINVAL);
+    cr_assert_str_eq(err.text, "unknown argument \"small.gguf\"; a model is named by --model");
+    config_free(&c);
+}
+
 Test(config, a_wrong_variable_is_named)
 {
     char *env[] = {"HEARTH_KV_TYPE=f32", NULL};
@@ -554,6 +564,28 @@ static void man(const struct config *c, FILE *f)
 {
     (void)c;
     config_man(f);
+}
+
+static void flags(const struct config *c, FILE *f)
+{
+    (void)c;
+    config_help(f);
+}
+
+Test(config, a_long_list_of_choices_is_shown_to_its_end)
+{
+    struct config c;
+    struct error err = {0};
+    char allowed[2 * CONFIG_ALLOWED], *help = printed(flags, NULL);
+    cr_assert_eq(load_file(&c, "chat_format = foo\n", &err), -EINVAL);
+    assert_has(err.text, "think or none (got \"foo\")");
+    config_free(&c);
+    assert_has(help, "minimax, think or none;");
+    free(help);
+    for (size_t i = 0; i < config_n_keys; i++) {
+        config_allowed(&config_keys[i], allowed, sizeof allowed);
+        cr_assert_lt(strlen(allowed), CONFIG_ALLOWED, "%s", config_keys[i].name);
+    }
 }
 
 static void expect_file(const char *path, void (*print)(const struct config *, FILE *), const char *advice)
