@@ -384,19 +384,12 @@ static void chat_last(struct generation *g, struct buf *out)
     openai_put_last(g, out, "chat.completion.chunk");
 }
 
+#define COMMON                                                                                               \
+    .id_prefix = "chatcmpl-", .fields = chat_fields, .own_fields = chat_extras, .extras = openai_extras,     \
+    .defaults = chat_defaults, .prepare = chat_dialect_prepare, .event = chat_event, .mends = true,          \
+    .clamps = true
+
 const struct dialect dialect_chat = {
-    .id_prefix = "chatcmpl-",
-    .fields = chat_fields,
-    .own_fields = chat_extras,
-    .extras = openai_extras,
-    .defaults = chat_defaults,
-    .prepare = chat_dialect_prepare,
-    .reply = chat_reply,
-    .begin = chat_begin,
-    .delta = chat_delta,
-    .end = chat_end,
-    .last = chat_last,
-    .event = chat_event,
-    .mends = true,
-    .clamps = true,
-};
+    COMMON,          .reply = chat_reply, .begin = chat_begin, .delta = chat_delta,
+    .end = chat_end, .last = chat_last};
+const struct dialect dialect_chat_count = {COMMON, .reply = openai_put_count, .counts = true};

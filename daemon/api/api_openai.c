@@ -418,6 +418,11 @@ static void completion_reply(struct generation *g, struct buf *out)
     buf_puts(out, "}\n");
 }
 
+void openai_put_count(struct generation *g, struct buf *out)
+{
+    buf_printf(out, "{\"object\":\"response.input_tokens\",\"input_tokens\":%u}\n", generation_n_prompt(g));
+}
+
 /* In a stream that ends with a usage event the others say that theirs is not known. */
 void openai_close_chunk(const struct generation *g, struct buf *out)
 {

@@ -39,5 +39,7 @@ void openai_put_usage(struct buf *out, const struct generation *g);
 void openai_put_prompt(struct generation *g, struct buf *out);
 void openai_put_token_key(struct buf *out, const struct generation *g, int32_t token);
 void openai_close_chunk(const struct generation *g, struct buf *out);
+/* The reply of a dialect that only counts the prompt's tokens. */
+void openai_put_count(struct generation *g, struct buf *out);
 /* The usage event, if it was asked for, and [DONE]. */
 void openai_put_last(struct generation *g, struct buf *out, const char *object);

@@ -3,6 +3,7 @@
  * wrote them; the stream and the whole reply are made of the same list. */
 #include "api.h"
 #include "api_chat.h"
+#include "api_openai_private.h"
 #include "model/model.h"
 #include "responses_private.h"
 
@@ -392,22 +393,11 @@ static void reply(struct generation *g, struct buf *out)
     buf_puts(out, "\n");
 }
 
-const struct dialect dialect_responses = {
-    .id_prefix = "resp_",
-    .fields = chat_fields,
-    .own_fields = responses_fields,
-    .defaults = chat_defaults,
-    .translate = responses_translate,
-    .names = responses_names,
-    .prepare = chat_dialect_prepare,
-    .reply = reply,
-    .begin = begin,
-    .delta = delta,
-    .end = end,
-    .last = last,
-    .event = event,
-    .whole_calls = true,
-    .whole_events = true,
-    .mends = true,
-    .clamps = true,
-};
+#define COMMON                                                                                               \
+    .id_prefix = "resp_", .fields = chat_fields, .own_fields = responses_fields, .defaults = chat_defaults,  \
+    .translate = responses_translate, .names = responses_names, .prepare = chat_dialect_prepare,             \
+    .event = event, .whole_calls = true, .whole_events = true, .mends = true, .clamps = true
+
+const struct dialect dialect_responses = {COMMON,         .reply = reply, .begin = begin,
+                                          .delta = delta, .end = end,     .last = last};
+const struct dialect dialect_responses_count = {COMMON, .reply = openai_put_count, .counts = true};

@@ -279,7 +279,7 @@ extern const struct dialect dialect_embeddings, dialect_ollama_embed, dialect_ol
     dialect_sglang;
 extern const struct dialect dialect_generate, dialect_completions, dialect_chat, dialect_messages,
     dialect_count, dialect_ollama_chat, dialect_ollama_generate, dialect_responses, dialect_llama,
-    dialect_infill, dialect_template, dialect_tokenize;
+    dialect_infill, dialect_template, dialect_tokenize, dialect_chat_count, dialect_responses_count;
 
 /* Rows that every dialect knows: /generate's own. */
 extern const struct field generate_fields[];

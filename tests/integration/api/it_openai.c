@@ -600,3 +600,45 @@ DAEMON_TEST(openai, an_echo_with_log_probabilities_comes_for_several_prompts_and
     reply_free(&r);
     json_decref(root);
 }
+
+DAEMON_TEST(openai, the_tokens_of_a_prompt_are_counted_without_a_text)
+{
+    static const char *const prefixes[] = {"/v1", ""};
+    json_t *chat = post_ok(CHAT, "{" DOG ",\"max_tokens\":1}");
+    json_t *response = post_ok("/v1/responses", "{\"input\":\"Hi\",\"max_output_tokens\":16}");
+    for (size_t i = 0; i < 2; i++) {
+        char path[64];
+        snprintf(path, sizeof path, "%s/chat/completions/input_tokens", prefixes[i]);
+        json_t *count = post_ok(path, "{" DOG ",\"max_tokens\":5000,\"stream\":true}");
+        cr_assert_eq(json_number(count, "input_tokens"), json_number(chat, "usage.prompt_tokens"));
+        cr_assert_str_eq(json_text(count, "object"), "response.input_tokens");
+        json_decref(count);
+        snprintf(path, sizeof path, "%s/responses/input_tokens", prefixes[i]);
+        count = post_ok(path, "{\"input\":\"Hi\",\"stream\":true}");
+        cr_assert_eq(json_number(count, "input_tokens"), json_number(response, "usage.input_tokens"));
+        json_decref(count);
+    }
+    expect_words(post("/v1/responses/input_tokens", "{\"input\":7}"), 400, "invalid_request", "input");
+    json_t *stats = get_ok("/stats");
+    cr_assert_eq(json_number(stats, "tokens.generated"), json_number(response, "usage.output_tokens") + 1);
+    json_decref(stats);
+    json_decref(response);
+    json_decref(chat);
+}
+
+/* As llama-server, for clients whose base URL lacks /v1. */
+DAEMON_TEST(openai, chats_and_responses_are_there_without_v1)
+{
+    json_t *root = post_ok("/chat/completions", "{" DOG ",\"max_tokens\":1}");
+    cr_assert_str_eq(json_text(root, "object"), "chat.completion");
+    json_decref(root);
+    root = post_ok("/responses", "{\"input\":\"Hi\",\"max_output_tokens\":16}");
+    cr_assert_str_eq(json_text(root, "object"), "response");
+    json_decref(root);
+    root = post_ok("/completions", "{\"prompt\":\"Once\",\"n_predict\":1,\"temperature\":0}");
+    cr_assert_str_eq(json_text(root, "content"), " upon");
+    json_decref(root);
+    root = get_ok("/v1/health");
+    cr_assert_str_eq(json_text(root, "status"), "ready");
+    json_decref(root);
+}
