@@ -242,12 +242,13 @@ static json_t *tuning_json(const struct bench_report *report)
     executor_info(report->runtime->executor, &info);
     for (uint32_t i = 0; info.tuning && i < info.tuning->n_choices; i++) {
         const struct backend_choice *c = &info.tuning->choices[i];
-        json_array_append_new(choices, json_pack("{s:s, s:I, s:o, s:s, s:s, s:s, s:I, s:b, s:f, s:f}",
-                                                 "weights", c->weights, "first", (json_int_t)c->first, "last",
-                                                 c->last == UINT32_MAX ? json_null() : json_integer(c->last),
-                                                 "kernels", c->kernels, "shape", c->shape, "hint", c->hint,
-                                                 "ahead", (json_int_t)c->ahead, "measured", c->measured,
-                                                 "gain", c->gain, "GBps", c->gbps));
+        json_array_append_new(choices,
+                              json_pack("{s:s, s:I, s:o, s:s, s:s, s:s, s:I, s:b, s:f, s:f, s:b}", "weights",
+                                        c->weights, "first", (json_int_t)c->first, "last",
+                                        c->last == UINT32_MAX ? json_null() : json_integer(c->last),
+                                        "kernels", c->kernels, "shape", c->shape, "hint", c->hint, "ahead",
+                                        (json_int_t)c->ahead, "measured", c->measured, "gain", c->gain,
+                                        "GBps", c->gbps, "unsettled", c->unsettled));
     }
     if (!info.tuning) {
         json_decref(choices);
@@ -259,8 +260,10 @@ static json_t *tuning_json(const struct bench_report *report)
         json_array_append_new(folds, json_pack("{s:I, s:s}", "head_dim", (json_int_t)fold->head_dim, "by",
                                                fold->by_floats ? "floats" : "bf16"));
     }
-    return json_pack("{s:s, s:s?, s:f, s:o, s:o}", "source", info.tuning->source, "note", info.tuning->note,
-                     "ms", info.tuning->ms, "choices", choices, "folds", folds);
+    return json_pack("{s:s, s:s?, s:f, s:I, s:I, s:o, s:o}", "source", info.tuning->source, "note",
+                     info.tuning->note, "ms", info.tuning->ms, "unsettled",
+                     (json_int_t)info.tuning->n_unsettled, "again", (json_int_t)info.tuning->n_again,
+                     "choices", choices, "folds", folds);
 }
 
 void bench_print_json(const struct bench_report *report, FILE *f)

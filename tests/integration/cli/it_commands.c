@@ -341,6 +341,8 @@ Test(commands, bench_json_is_one_object_whose_rows_and_ops_follow_from_the_model
     expect_rows(report);
     expect_costs(report);
     expect_ops(report, "persistent", 5);
+    const json_t *unsettled = json_object_get(json_object_get(report, "tuning"), "unsettled");
+    cr_assert(json_is_integer(unsettled) && json_integer_value(unsettled) == 0); /* weights below 64 MiB */
     json_decref(report);
 }
 
