@@ -507,6 +507,24 @@ static int read_tensor_table(struct reader *r, struct gguf *g, uint64_t n)
 
 /* ---- the file ---- */
 
+/* Names what is often found in the place of a model. */
+static int refuse_other(struct reader *r)
+{
+    static const struct {
+        size_t at;
+        const char *bytes, *words;
+    } others[] = {
+        {0, "version https://git-lfs", "it is a pointer of Git LFS; `git lfs pull` fetches the file"},
+        {8, "{\"", "it looks like safetensors; llama.cpp's convert_hf_to_gguf.py makes a GGUF of it"},
+        {0, "<", "it looks like a web page; was a link to the page downloaded, not to the file?"}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        size_t n = strlen(others[i].bytes);
+        if (r->g->n_read >= others[i].at + n && !memcmp(r->g->bytes + others[i].at, others[i].bytes, n))
+            return fail(r, -EBADMSG, "not a GGUF file: %s", others[i].words);
+    }
+    return fail(r, -EBADMSG, "not a GGUF file: it does not begin with \"GGUF\"");
+}
+
 static int read_header(struct reader *r, struct gguf *g, uint64_t *n_tensors, uint64_t *n_values)
 {
     if (g->size == 0)
@@ -514,7 +532,7 @@ static int read_header(struct reader *r, struct gguf *g, uint64_t *n_tensors, ui
     char magic[4] = {0};
     int rc = take(r, magic, sizeof magic, "the magic number");
     if (rc == 0 && memcmp(magic, "GGUF", sizeof magic) != 0)
-        return fail(r, -EBADMSG, "not a GGUF file: it does not begin with \"GGUF\"");
+        return refuse_other(r);
     if (rc < 0 || (rc = take_u32(r, &g->version, "the version")) < 0)
         return rc;
     if (g->version && !(g->version & 0xffff))

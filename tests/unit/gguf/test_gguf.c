@@ -390,6 +390,31 @@ Test(gguf, other_files_and_versions_are_refused_by_name)
     }
 }
 
+Test(gguf, what_is_found_in_the_place_of_a_model_is_named)
+{
+    static const struct {
+        const char *bytes;
+        size_t n;
+        const char *words;
+    } cases[] = {
+        {"version https://git-lfs.github.com/spec/v1\n", 43, "a pointer of Git LFS"},
+        {"<!doctype html>", 15, "a web page"},
+        {"\x3c\0\0\0\0\0\0\0{\"a\":{}}", 16, "safetensors"},
+        {"\x10\0\0\0\0\0\0\0{\"a\":{}}", 16, "safetensors"},
+        {"\x10\0\0\0\0\0\0\0{", 9, "does not begin with"},
+        {"version https://git-lf", 22, "does not begin with"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct gguf *g = NULL;
+        struct error err = {0};
+        uint8_t *bytes = malloc(cases[i].n); /* no byte more, for the sanitizer */
+        memcpy(bytes, cases[i].bytes, cases[i].n);
+        cr_assert_eq(gguf_open_memory(&g, "x.gguf", bytes, cases[i].n, &err), -EBADMSG);
+        assert_says(err, cases[i].words);
+        free(bytes);
+    }
+}
+
 Test(gguf, hostile_counts_are_refused_before_memory_is_taken)
 {
     const uint64_t counts[] = {1, 1u << 20, (uint64_t)1 << 32, (uint64_t)1 << 60, UINT64_MAX};
