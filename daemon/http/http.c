@@ -538,10 +538,21 @@ static enum MHD_Result take_body(struct request *r, const char *data, size_t n)
     return MHD_YES;
 }
 
+/* A byte order mark, which editors of Windows put before a file: RFC 8259 lets a reader pass over it. */
+static void skip_mark(struct request *r)
+{
+    static const char mark[] = {'\xef', '\xbb', '\xbf'};
+    if (r->body_len < sizeof mark || memcmp(r->body, mark, sizeof mark))
+        return;
+    r->body_len -= sizeof mark;
+    memmove(r->body, r->body + sizeof mark, r->body_len);
+}
+
 static void end_body(struct request *r)
 {
     connection_whole(r->connection);
     r->accepted_ns = clock_ns();
+    skip_mark(r);
     if (r->error.status) {
         request_fail(r, &r->error);
     } else if (!strcmp(r->method, "OPTIONS")) {

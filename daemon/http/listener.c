@@ -46,6 +46,9 @@ int listener_bind_tcp(const struct sockaddr *addr, socklen_t len, struct error *
         if (code == EADDRINUSE)
             return error_set(err, -code, "%s: %s; find the process: ss -ltnp 'sport = :%s'", name,
                              strerror(code), strrchr(name, ':') + 1);
+        if (code == EACCES)
+            return error_set(err, -code, "%s: %s: ports below 1024 need root or CAP_NET_BIND_SERVICE", name,
+                             strerror(code));
         return error_set(err, -code, "%s: %s", name, strerror(code));
     }
     return fd;

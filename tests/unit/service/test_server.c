@@ -788,6 +788,15 @@ SERVER_TEST(route, only_json_content_types_are_taken)
     }
 }
 
+SERVER_TEST(route, a_byte_order_mark_before_the_body_is_passed_over_once)
+{
+    struct reply r = post("/tokenize", "\xef\xbb\xbf{\"content\":\"a\"}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+    expect_words(post("/tokenize", "\xef\xbb\xbf\xef\xbb\xbf{}"), 400, "invalid_request", "line 1, column 1");
+    expect_words(post("/tokenize", "\xef\xbb\xbf"), 400, "invalid_request", "the body is empty");
+}
+
 SERVER_TEST(route, an_encoded_body_is_refused_unless_the_encoding_is_none)
 {
     expect_words(
