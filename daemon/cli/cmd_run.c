@@ -356,8 +356,8 @@ static int run_prompt(struct offline *o, const struct run_options *opt, const in
     if (!out)
         return error_set(err, -ENOMEM, "out of memory");
     int rc = wanted > room
-                 ? error_set(err, -EINVAL, "%zu prompt tokens and --max-tokens %u exceed the context of %u",
-                             n_ids, wanted, n_ctx)
+                 ? error_set(err, -EINVAL, "%zu prompt token%s and --max-tokens %u exceed the context of %u",
+                             n_ids, n_ids == 1 ? "" : "s", wanted, n_ctx)
                  : engine_submit(o->engine, &q, err);
     if (rc == 0) {
         interruptible = o;

@@ -29,7 +29,7 @@ const char *field_got(const json_t *value)
     case JSON_OBJECT:
         return "an object";
     case JSON_ARRAY:
-        return "an array";
+        return json_array_size(value) ? "an array" : "an empty array";
     case JSON_TRUE:
         return "true";
     case JSON_FALSE:

@@ -322,7 +322,7 @@ DAEMON_TEST(openai, a_model_is_named_by_a_string)
     expect_words(post(COMPLETE, "{\"model\":5,\"prompt\":\"a\"}"), 400, "invalid_request",
                  "model must be a string (got 5)");
     expect_words(post(CHAT, "{\"model\":[]," DOG "}"), 400, "invalid_request",
-                 "model must be a string (got an array)");
+                 "model must be a string (got an empty array)");
 }
 
 DAEMON_TEST(openai, messages_are_checked)

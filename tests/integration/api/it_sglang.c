@@ -91,7 +91,7 @@ DAEMON_TEST(sglang, refusals_name_the_field_as_it_was_sent)
         {"{\"text\":5}", "text must be a string or an array (got 5)"},
         {"{\"input_ids\":[5,-1]}", "input_ids[1] must be between 0 and 4095 (got -1)"},
         {"{\"text\":\"a\",\"input_ids\":[1]}", "text and input_ids: one of them is allowed"},
-        {"{\"text\":\"a\",\"sampling_params\":[]}", "sampling_params must be an object (got an array)"},
+        {"{\"text\":\"a\",\"sampling_params\":[]}", "sampling_params must be an object (got an empty array)"},
         {"{\"text\":\"a\",\"sampling_params\":{\"temperature\":7}}", "sampling_params.temperature must be"},
         {"{\"text\":\"a\",\"sampling_params\":{\"max_new_tokens\":-1}}",
          "sampling_params.max_new_tokens must be"},

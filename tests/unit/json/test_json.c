@@ -307,7 +307,7 @@ Test(fields, a_wrong_type_is_named_without_quoting_text)
 {
     field_refused("{\"temperature\":\"hot\"}", "temperature", "temperature must be a number (got a string)");
     field_refused("{\"flag\":1}", "flag", "flag must be true or false (got 1)");
-    field_refused("{\"count\":[]}", "count", "count must be an integer (got an array)");
+    field_refused("{\"count\":[]}", "count", "count must be an integer (got an empty array)");
     field_refused("{\"count\":true}", "count", "count must be an integer (got true)");
 }
 
