@@ -87,20 +87,30 @@ const struct field openai_extras[] = {
     CUSTOM("seed", read_seed),
     {.name = "repeat_penalty", .kind = FIELD_FLOAT, .offset = AT(repetition_penalty), .min = 0.01, .max = 10},
     CUSTOM("repeat_last_n", read_last_n),
+    {.name = "typ_p", .kind = FIELD_FLOAT, .offset = AT(typical_p), .max = 1},
+    IGNORED("backend_sampling"),
     IGNORED("cache_control"),
     IGNORED("id_slot"),
+    IGNORED("keep_alive"),
     IGNORED("mm_processor_kwargs"),
+    IGNORED("n_cache_reuse"),
+    IGNORED("n_keep"), /* no context is shifted */
     IGNORED("request_id"),
     IGNORED("return_progress"),
     IGNORED("spaces_between_special_tokens"),
+    IGNORED("sse_ping_interval"),
     IGNORED("stream_reasoning"),
     IGNORED("timings_per_token"),
+    IGNORED("ttl"),
     TRUE_ONLY("include_reasoning"),
     TRUE_ONLY("parse_tool_calls"),
     TRUE_ONLY("separate_reasoning"),
     TRUE_ONLY("skip_special_tokens"),
     NEUTRAL("length_penalty", 1),
     NEUTRAL("min_keep", 0),
+    NEUTRAL("n_indent", 0),
+    NEUTRAL("n_probs", 0),
+    NEUTRAL("t_max_predict_ms", 0),
     NEUTRAL("tfs_z", 1),
     NEUTRAL("top_a", 0),
     INERT("add_special_tokens"),
@@ -111,10 +121,14 @@ const struct field openai_extras[] = {
     INERT("include_stop_str_in_output"),
     INERT("kv_transfer_params"),
     INERT("logits_processors"),
+    INERT("lora"),
     INERT("lora_path"),
     INERT("no_stop_trim"),
+    INERT("post_sampling_probs"),
+    INERT("response_fields"),
     INERT("return_hidden_states"),
     INERT("return_token_ids"),
+    INERT("return_tokens"),
     INERT("return_tokens_as_token_ids"),
     INERT("truncate_prompt_tokens"),
     INERT("use_beam_search"),
@@ -137,6 +151,12 @@ static int read_enable_thinking(struct field_reader *r, const struct field *f, c
         return api_invalid(r->err, f->name, "%s must be true or false (got %s)", f->name, field_got(value));
     set_thinking(r->out, json_is_true(value));
     return 0;
+}
+
+/* Ollama's: true, false or an effort. */
+static int read_think(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    return json_is_string(value) ? openai_read_effort(r, f, value) : read_enable_thinking(r, f, value);
 }
 
 /* {"type": "enabled", "disabled" or "auto"} */
@@ -177,6 +197,7 @@ static int read_reasoning_format(struct field_reader *r, const struct field *f, 
 
 const struct field chat_extras[] = {
     CUSTOM("enable_thinking", read_enable_thinking),
+    CUSTOM("think", read_think),
     CUSTOM("thinking", read_thinking),
     CUSTOM("reasoning", read_reasoning),
     CUSTOM("reasoning_format", read_reasoning_format),

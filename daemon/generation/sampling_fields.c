@@ -160,6 +160,8 @@ const struct field sampling_fields[] = {
     BUDGET("thinking_budget"),
     BUDGET("thinking_budget_tokens"),
     BUDGET("reasoning_budget_tokens"),
+    BUDGET("thinking_token_budget"),
+    BUDGET("max_thinking_tokens"),
     {0},
 };
 

@@ -240,7 +240,7 @@ int fields_read(struct field_reader *r, const json_t *object, const struct field
     {
         const struct field *f = find(tables, n_tables, name);
         if (!f) {
-            if (r->ignore_unknown)
+            if (r->ignore_unknown || json_is_null(value))
                 continue;
             return unknown(r, tables, n_tables, name);
         }

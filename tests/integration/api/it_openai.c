@@ -252,6 +252,10 @@ DAEMON_TEST(openai, what_clients_of_other_servers_add_passes_where_it_asks_for_n
         "\"separate_reasoning\":true,\"ebnf\":\"root ::= \\\"a\\\"\"",
         /* llama-server and its front ends */
         "\"id_slot\":-1,\"timings_per_token\":true,\"return_progress\":true,\"parse_tool_calls\":true",
+        "\"typ_p\":0.9,\"backend_sampling\":false,\"n_keep\":4,\"n_probs\":0,\"post_sampling_probs\":false,"
+        "\"lora\":[]",
+        "\"keep_alive\":\"5m\",\"ttl\":300,\"n_indent\":0,\"t_max_predict_ms\":0,\"response_fields\":[]",
+        "\"no_such_field\":null",
         "\"min_keep\":0,\"tfs_z\":1,\"top_a\":0,\"repeat_penalty\":1.1,\"repeat_last_n\":64,\"seed\":-1",
         "\"max_tokens\":-1,\"stop\":[\" \"]",
     };
@@ -265,6 +269,9 @@ DAEMON_TEST(openai, what_clients_of_other_servers_add_passes_where_it_asks_for_n
         {"\"seed\":-2", "seed must be between -1"},
         {"\"max_tokens\":-2", "max_tokens must be between 0"},
         {"\"cache_salt\":\"s\"", "cache_salt is not supported"},
+        {"\"typ_p\":2", "typ_p must be between 0 and 1"},
+        {"\"lora\":[{\"id\":0,\"scale\":1}]", "lora is not supported"},
+        {"\"n_probs\":3", "n_probs"},
     };
     for (size_t i = 0; i < sizeof pass / sizeof *pass; i++)
         expect_both(pass[i], 200, NULL);
@@ -279,6 +286,8 @@ DAEMON_TEST(openai, the_reasoning_may_be_chosen_in_the_words_of_other_services)
 {
     static const char *const pass[] = {"\"enable_thinking\":false",
                                        "\"thinking\":{\"type\":\"disabled\"}",
+                                       "\"think\":false",
+                                       "\"think\":\"high\",\"max_thinking_tokens\":5",
                                        "\"reasoning\":{\"effort\":\"low\",\"exclude\":false}",
                                        "\"reasoning\":{\"enabled\":true}",
                                        "\"include_reasoning\":true",
@@ -286,6 +295,9 @@ DAEMON_TEST(openai, the_reasoning_may_be_chosen_in_the_words_of_other_services)
                                        "\"best_of\":1,\"echo\":false"};
     static const char *const refused[][2] = {
         {"\"enable_thinking\":1", "enable_thinking must be true or false"},
+        {"\"think\":1", "think must be true or false"},
+        {"\"think\":\"huge\"", "think must be none, minimal"},
+        {"\"thinking_token_budget\":-2", "thinking_token_budget must be between -1"},
         {"\"thinking\":{\"type\":\"some\"}", "thinking.type must be"},
         {"\"reasoning\":{\"effort\":\"huge\"}", "must be none, minimal"},
         {"\"reasoning_format\":\"none\"", "must be auto or deepseek"},
@@ -337,6 +349,36 @@ DAEMON_TEST(openai, messages_are_checked)
                  "messages[0].content must be a string");
     expect_words(post(CHAT, "{" DOG ",\"top_logprobs\":2}"), 400, "invalid_request", "logprobs");
     expect_words(post(CHAT, "{" DOG ",\"prompt\":\"a\"}"), 400, "invalid_request", "needs messages");
+}
+
+/* Libraries give a reply back with members of their own, and with all that is null. */
+DAEMON_TEST(openai, labels_of_messages_change_nothing)
+{
+    static const char *const labels[] = {
+        "\"id\":\"m1\",\"created\":1,\"timestamp\":\"t\",\"metadata\":{\"a\":1},\"weight\":1,\"images\":[]",
+        "\"provider_specific_fields\":{\"a\":1},\"thinking_blocks\":[{\"type\":\"thinking\"}],\"parsed\":{"
+        "\"a\":1}",
+        "\"phase\":\"final_answer\",\"extra_content\":{},\"is_error\":false,\"status\":\"ok\",\"artifact\":"
+        "null",
+        "\"function_call\":null,\"tool_calls\":null,\"audio\":null,\"of_another_service\":null"};
+    const char *form =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"%s%s}"
+        ",{\"role\":\"user\",\"content\":\"c\"}],\"max_tokens\":1}";
+    char body[1024];
+    snprintf(body, sizeof body, form, "", "");
+    json_t *plain = post_ok(CHAT, body);
+    for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) {
+        snprintf(body, sizeof body, form, ",", labels[i]);
+        json_t *labelled = post_ok(CHAT, body);
+        cr_assert_eq(json_number(labelled, "usage.prompt_tokens"), json_number(plain, "usage.prompt_tokens"));
+        json_decref(labelled);
+    }
+    json_decref(plain);
+    snprintf(body, sizeof body, form, ",", "\"images\":[\"aGk=\"]");
+    expect_words(post(CHAT, body), 400, "invalid_request", "messages[1].images is not supported");
+    snprintf(body, sizeof body, form, ",", "\"of_another_service\":1");
+    expect_words(post(CHAT, body), 400, "invalid_request",
+                 "unknown field \"messages[1].of_another_service\"");
 }
 
 /* Parts of types that are not known have no text that the model could read. */
