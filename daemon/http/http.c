@@ -120,9 +120,11 @@ static int check_route(struct request *r, struct api_error *e)
         r->allow = "GET, HEAD, POST, OPTIONS";
         return 0;
     }
-    if (!r->route)
-        return api_fail(e, 404, "not_found", NULL, "no route %.100s (the nearest is %s)", r->path,
-                        route_nearest(r->server->routes, r->path));
+    if (!r->route) {
+        const char *meant = route_nearest(r->server->routes, r->path);
+        return api_fail(e, 404, "not_found", NULL, "no route %.100s%s%s%s", r->path,
+                        meant ? " (the nearest is " : "", meant ? meant : "", meant ? ")" : "");
+    }
     r->allow = route_allow(r->route);
     if (options)
         return 0;

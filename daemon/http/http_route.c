@@ -1,7 +1,6 @@
 #include "http_route.h"
 #include "base/suggest.h"
 
-#include <stdint.h>
 #include <string.h>
 
 /* {id} stands for the rest, which may hold slashes, but not for nothing. */
@@ -26,16 +25,13 @@ const char *route_id(const struct route *route, const char *path)
 
 const char *route_nearest(const struct route *routes, const char *path)
 {
-    const char *nearest = routes->path;
-    size_t best = SIZE_MAX;
+    const char *best = NULL;
     for (; routes->path; routes++) {
-        size_t d = nearest_distance(path, routes->path);
-        if (d < best) {
-            best = d;
-            nearest = routes->path;
-        }
+        const char *both[] = {best, routes->path};
+        const char *found = best ? nearest(path, both, 2) : nearest(path, both + 1, 1);
+        best = found ? found : best;
     }
-    return nearest;
+    return best;
 }
 
 const struct route *route_beside(const struct route *routes, const char *path)

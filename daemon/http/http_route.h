@@ -35,7 +35,7 @@ struct route {
 const struct route *route_find(const struct route *routes, const char *path, const char *method);
 /* Returns the part of a path that stands for {id} in its route. */
 const char *route_id(const struct route *route, const char *path);
-/* The known path most like this one. */
+/* The known path that is most likely meant by this one; NULL: none is close enough. */
 const char *route_nearest(const struct route *routes, const char *path);
 /* A route in the same folder ("/api/"), whose dialect an unknown path is in; or NULL. */
 const struct route *route_beside(const struct route *routes, const char *path);

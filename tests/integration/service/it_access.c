@@ -62,8 +62,8 @@ static void stop_with_keys(void)
 
 static bool is_open(const char *path)
 {
-    static const char *const open[] = {"/",     "/health",      "/health/live", "/health/ready",
-                                       "/ping", "/health/proxy"};
+    static const char *const open[] = {"/",     "/health",       "/health/live", "/health/ready",
+                                       "/ping", "/health/proxy", "/v1/health"};
     for (size_t i = 0; i < sizeof open / sizeof *open; i++)
         if (!strcmp(open[i], path))
             return true;

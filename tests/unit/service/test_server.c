@@ -692,6 +692,9 @@ SERVER_TEST(route, an_unknown_path_names_the_nearest)
     expect_words(post("/genrate", "{}"), 404, "not_found", "the nearest is /generate");
     expect_words(get("/metric"), 404, "not_found", "/metrics");
     expect_words(get("/x"), 404, "not_found", "no route /x");
+    struct reply r = get("/favicon.ico"); /* another path altogether: no advice */
+    cr_assert(r.status == 404 && strstr(r.body, "\"no route /favicon.ico\""), "%s", r.body);
+    reply_free(&r);
 }
 
 SERVER_TEST(route, a_wrong_method_names_the_right_ones)
