@@ -3,6 +3,7 @@
 #include "backend/executor.h"
 #include "base/hash.h"
 #include "base/log.h"
+#include "base/team.h"
 #include "model/model.h"
 #include "gguf/quant.h"
 #include "tokenizer/tokenizer.h"
@@ -101,6 +102,16 @@ static int open_kind(struct runtime *r, const struct config *cfg, const struct b
     return rc;
 }
 
+/* The threads meet at each op: one without a core makes all the others wait. */
+static void check_threads(const struct config *cfg)
+{
+    uint32_t cores = team_cores();
+
+    if (cfg->threads > cores)
+        log_warn("threads is %u, but this process may use %u core%s: text will be much slower than with auto",
+                 cfg->threads, cores, cores == 1 ? "" : "s");
+}
+
 static int open_on(struct runtime *r, const struct config *cfg, const struct backend_ops *ops,
                    const struct backend_config *bc, struct error *err)
 {
@@ -109,6 +120,8 @@ static int open_on(struct runtime *r, const struct config *cfg, const struct bac
 
     if (rc < 0)
         return rc;
+    if (ops == &cpu_backend)
+        check_threads(cfg);
     executor_info(r->executor, &info);
     if (info.note)
         log_info("%s", info.note);

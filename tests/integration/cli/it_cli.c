@@ -1,4 +1,5 @@
 /* The command line from outside: exit codes, words, signals. */
+#include "base/team.h"
 #include "integration/process.h"
 #include "integration/slow.h"
 #include "support/listen.h"
@@ -227,6 +228,21 @@ Test(cli, a_directory_as_model_is_3)
 {
     cr_assert_eq(PROCESS_RUN(&p, "serve", "--port", "0", "--model", HEARTH_SOURCE_DIR "/models"), 3);
     expect_in(p.stderr_text, "is a directory");
+}
+
+Test(cli, more_threads_than_cores_are_warned_of)
+{
+    char threads[16];
+    uint32_t cores = team_cores();
+    snprintf(threads, sizeof threads, "%u", cores + 1);
+    if (cores < TEAM_MAX) {
+        cr_assert_eq(
+            PROCESS_RUN(&p, "run", "--threads", threads, "--model", PROCESS_MODEL, "-n", "1", "Once"), 0);
+        expect_in(p.stderr_text, "but this process may use");
+        process_free(&p);
+    }
+    cr_assert_eq(PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "-n", "1", "Once"), 0);
+    cr_assert_null(strstr(p.stderr_text, "but this process may use"), "%s", p.stderr_text);
 }
 
 Test(cli, a_directory_as_cpu_tuning_is_2)
