@@ -143,15 +143,16 @@ static int add_stop(struct field_reader *r, const struct field *f, const json_t 
 static int read_stop(struct field_reader *r, const struct field *f, const json_t *value)
 {
     struct params *p = r->out;
-    p->stops = arena_array(r->arena, GENERATE_MAX_STOPS, sizeof *p->stops);
+    size_t n = json_is_array(value) ? json_array_size(value) : 1;
+    if (n > GENERATE_MAX_STOPS)
+        return api_invalid(r->err, f->name, "%s may have at most %d strings (got %zu)", f->name,
+                           GENERATE_MAX_STOPS, n);
+    p->stops = arena_array(r->arena, n, sizeof *p->stops);
     if (!p->stops)
         return api_out_of_memory(r->err);
     if (!json_is_array(value))
         return add_stop(r, f, value);
-    if (json_array_size(value) > GENERATE_MAX_STOPS)
-        return api_invalid(r->err, f->name, "%s may have at most %d strings (got %zu)", f->name,
-                           GENERATE_MAX_STOPS, json_array_size(value));
-    for (size_t i = 0; i < json_array_size(value); i++)
+    for (size_t i = 0; i < n; i++)
         if (add_stop(r, f, json_array_get(value, i)) < 0)
             return -1;
     return 0;

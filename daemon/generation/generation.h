@@ -28,7 +28,7 @@
 #include "sampling_fields.h"
 #include "field_names.h"
 
-#define GENERATE_MAX_STOPS    16
+#define GENERATE_MAX_STOPS    64
 #define GENERATE_MAX_STOP     1024 /* bytes of one */
 #define GENERATE_MAX_STOP_IDS 256
 #define GENERATE_MAX_MS       (7u * 24 * 3600 * 1000) /* a week: most of a timeout */

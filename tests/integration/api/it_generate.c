@@ -351,3 +351,20 @@ DAEMON_TEST(generate, exact_arithmetic_answers_requests_with_one_beginning_side_
         reply_free(&r);
     }
 }
+
+DAEMON_TEST(generate, the_last_of_sixty_four_stop_strings_ends_the_text)
+{
+    char body[2048] = "{\"prompt\":\"Once upon a time\",\"temperature\":0,\"stop\":[";
+    for (int i = 0; i < 63; i++)
+        sprintf(body + strlen(body), "\"no such text %d\",", i);
+    size_t n = strlen(body);
+    strcpy(body + n, "\"named\"]}");
+    json_t *root = generate(body);
+    cr_assert_str_eq(json_text(root, "finish_reason"), "stop");
+    cr_assert_str_eq(json_text(root, "text"), ", there was a little girl ");
+    json_decref(root);
+    strcpy(body + n, "\"named\",\"one more\"]}");
+    expect_words(post("/generate", body), 400, "invalid_request",
+                 "stop may have at most 64 strings (got 65)");
+    json_decref(generate("{\"prompt\":\"Once\",\"max_tokens\":1,\"stop\":[]}"));
+}
