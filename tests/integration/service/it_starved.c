@@ -358,6 +358,9 @@ STARVED_TEST(other_dialects, "--chat-template", TOOL_MODEL, "--speculation", "of
         {"/completion", "{\"prompt\":\"a\",\"n_predict\":4,\"logit_bias\":[[1,false]],\"n_probs\":1}"},
         {"/apply-template", "{" ASKED "}"},
         {"/v1/completions", "{\"prompt\":[424],\"max_tokens\":4,\"echo\":true}"},
+        {"/v1/completions",
+         "{\"prompt\":[[424,440],[258,397]],\"max_tokens\":2,\"echo\":true,\"logprobs\":2}"},
+        {"/v1/chat/completions/input_tokens", "{" ASKED "}"},
         {"/tokenize", "{" ASKED ",\"return_token_strs\":true}"},
         {"/generate", "{\"text\":[\"a\",\"b\"],\"return_logprob\":true,\"top_logprobs_num\":1,"
                       "\"sampling_params\":{\"max_new_tokens\":4,\"regex\":\"[ab]+\"}}"},
