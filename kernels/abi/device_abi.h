@@ -250,6 +250,7 @@ struct decoder_args {
     struct decoder_buffers buffers;
     struct decoder_shared shared;
     uint32_t n_counters, n_crew; /* n_crew: threads */
+    uint32_t words_rows;         /* most rows of a step in which ops with PROGRAM_WORDS pass words on */
     uint32_t n_end_tokens, launch;
     uint32_t first_step; /* `completed` when this launch began */
     uint32_t staged_stride, step_stride;

@@ -104,6 +104,8 @@ enum program_flags {
                                themselves where rows are few (mixture_layout.h) */
     PROGRAM_BESIDE = 4096,  /* JOIN, set by backend cuda: neither it nor the HEADS op before it needs the
                                other, so that it does not wait */
+    PROGRAM_WORDS = 8192,   /* MATMUL, set by backend cuda: where rows are few, its output is passed on as
+                               words, for which the next op waits (kernels/device/words.h) */
 };
 
 enum program_buffer_index {
@@ -148,7 +150,10 @@ struct program_op {
     struct route_rule route; /* ROUTE; EXPERTS: n_experts and n_used */
     uint32_t kind;           /* ATTEND: index of the model's kinds */
     float cap;               /* MATMUL STORE: 0: none */
-    uint32_t reserved[12];
+    int32_t old; /* MATMUL, set by backend cuda: floats from a result to the old value that a RESIDUAL adds
+                    to and empties, or to where gate's product stands until up's is there; 0: its place */
+    uint32_t empties; /* MATMUL, set by backend cuda: the buffer of words that it empties; 0: none */
+    uint32_t reserved[10];
 };
 _Static_assert(sizeof(struct program_op) == 192, "program_op");
 

@@ -41,6 +41,7 @@ struct attend {
     SIMT_SHARED struct attend_room *room;
     bool lone;    /* rows prepare themselves; if it is constant false, the compiler omits that code */
     bool general; /* constant: attend_room.h, GENERAL */
+    bool polls;   /* q, k and v are words (words.h); as `lone` */
 };
 
 /* --- the stream --- */
@@ -133,13 +134,15 @@ SIMT_INLINE bool attend_is_parted(const struct attend_args *in)
  * `in` differs by what attend_room_layer() sets, and no thread has since written to the room. */
 SIMT_INLINE bool attend_prefetch(struct attend *a, const struct crew *crew, const struct flow_guard *guard,
                                  const struct attend_args *in, const SIMT_GLOBAL struct step_row *rows,
-                                 uint32_t n_rows, bool lone_rows, bool planned, const bool general)
+                                 uint32_t n_rows, bool lone_rows, bool planned, bool polls,
+                                 const bool general)
 {
     a->crew = *crew;
     a->guard = guard;
     a->room = simt_carve(in->work, in->work_bytes);
     a->lone = lone_rows && (!general || !attend_is_parted(in));
     a->general = general;
+    a->polls = polls;
     bool many = n_rows > in->max_rows;
     if (many && simt_thread() == 0)
         flow_fail(guard, DECODER_RANGE, DECODER_RANGE_COUNT, n_rows, in->max_rows);
@@ -155,9 +158,9 @@ SIMT_INLINE bool attend_prefetch(struct attend *a, const struct crew *crew, cons
     return (!a->lone && !a->room->in.ready) || attend_fill_ring(a);
 }
 
-SIMT_INLINE struct head_turn attend_turn(const SIMT_SHARED struct attend_room *room, uint32_t pos,
-                                         uint64_t gain)
+SIMT_INLINE struct head_turn attend_turn(const struct attend *a, uint32_t pos, uint64_t gain)
 {
+    const SIMT_SHARED struct attend_room *room = a->room;
     size_t at = (size_t)pos * (room->in.rope_dim / 2);
     return (struct head_turn){
         .gain = DECODER_AT(const float, gain),
@@ -168,6 +171,7 @@ SIMT_INLINE struct head_turn attend_turn(const SIMT_SHARED struct attend_room *r
         .eps = room->in.eps,
         .normed = gain != 0,
         .neox = room->in.neox != 0,
+        .words = a->polls ? a->guard : NULL,
     };
 }
 
@@ -188,24 +192,25 @@ SIMT_INLINE void attend_turn_head(const bool general, SIMT_SHARED float *to, con
 }
 
 /* Writes a row's head of k or v to `stage` in the form that the cache stores, by one warp. */
-SIMT_INLINE void attend_stage(const bool general, const SIMT_SHARED struct attend_room *room,
-                              SIMT_SHARED float *stage, uint32_t r, uint32_t pos, uint32_t kv_head,
-                              uint32_t which)
+SIMT_INLINE void attend_stage(const struct attend *a, SIMT_SHARED float *stage, uint32_t r, uint32_t pos,
+                              uint32_t kv_head, uint32_t which)
 {
+    const SIMT_SHARED struct attend_room *room = a->room;
     uint32_t head_dim = room->in.layout.head_dim, head = kv_head * head_dim;
     if (which == KV_KEYS) {
-        struct head_turn turn = attend_turn(room, pos, room->in.k_gain);
-        attend_turn_head(general, stage, attend_in(room, r, room->in.k_col + head), &turn);
+        struct head_turn turn = attend_turn(a, pos, room->in.k_gain);
+        attend_turn_head(a->general, stage, attend_in(room, r, room->in.k_col + head), &turn);
         return;
     }
     const SIMT_GLOBAL float *v = attend_in(room, r, room->in.v_col + head);
-    if (general && room->in.v_normed) {
-        struct head_turn turn = {.n = head_dim, .eps = room->in.eps, .normed = true};
+    if (a->general && room->in.v_normed) {
+        struct head_turn turn = {
+            .n = head_dim, .eps = room->in.eps, .normed = true, .words = a->polls ? a->guard : NULL};
         head_prepare_long(stage, v, &turn);
         return;
     }
     for (uint32_t d = simt_lane(); d < head_dim; d += SIMT_LANES)
-        stage[d] = v[d];
+        stage[d] = a->polls ? words_take(v + d, a->guard) : v[d];
 }
 
 /* One warp's task in attend_append_phase(): head `head` of row r, the query heads first, then k, then v. */
@@ -216,11 +221,14 @@ SIMT_INLINE void attend_append_head(const struct attend *a, SIMT_SHARED float *s
     uint32_t head_dim = room->in.layout.head_dim, n_heads = room->in.n_heads;
     uint32_t slot = attend_rows(room)[r].slot, pos = attend_rows(room)[r].pos;
     if (head < n_heads) {
-        struct head_turn turn = attend_turn(room, pos, room->in.q_gain);
+        struct head_turn turn = attend_turn(a, pos, room->in.q_gain);
         SIMT_GLOBAL float *q = attend_in(room, r, room->in.q_col + head * head_dim);
         attend_turn_head(a->general, stage, q, &turn);
         for (uint32_t d = simt_lane(); d < head_dim; d += SIMT_LANES)
-            q[d] = stage[d];
+            if (a->polls)
+                words_put(q + d, stage[d]);
+            else
+                q[d] = stage[d];
     } else {
         uint32_t kv_head = (head - n_heads) % room->in.layout.n_kv_heads;
         uint32_t which = head - n_heads < room->in.layout.n_kv_heads ? KV_KEYS : KV_VALUES;
@@ -234,7 +242,7 @@ SIMT_INLINE void attend_append_head(const struct attend *a, SIMT_SHARED float *s
             return;
         struct kv_tile tile = attend_tile(room);
         struct head_place to = head_place_of(attend_tile_at(room, id, kv_head, which), &tile, token);
-        attend_stage(a->general, room, stage, r, pos, kv_head, which);
+        attend_stage(a, stage, r, pos, kv_head, which);
         head_append(&to, &tile, token, stage, head_dim);
     }
 }
@@ -329,7 +337,7 @@ SIMT_INLINE void attend_prepare_query(const struct attend *a, const struct atten
     SIMT_SHARED float *q = ATTEND_AT(float, room, queries) + query * head_dim;
     float factor = attend_factor(a->general, room, pos), own[HEAD_LONG_PARTS];
     if (a->lone) {
-        struct head_turn turn = attend_turn(room, pos, room->in.q_gain);
+        struct head_turn turn = attend_turn(a, pos, room->in.q_gain);
         attend_turn_head(a->general, q, x, &turn);
     }
 #pragma unroll
@@ -550,7 +558,7 @@ SIMT_INLINE void attend_append_own(const struct attend *a, uint32_t number, uint
         to.near_row = near + inside * tile.row_bytes;
         to.near_scales = near + (tile.row_bytes << shift) + inside * tile.scale_bytes;
     }
-    attend_stage(a->general, room, stage, u->row, u->last, u->kv_head, which);
+    attend_stage(a, stage, u->row, u->last, u->kv_head, which);
     head_append(&to, &tile, token, stage, head_dim);
 }
 

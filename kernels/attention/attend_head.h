@@ -6,6 +6,7 @@
 #include "abi/arith.h"
 #include "device/f16.h"
 #include "device/lanes.h"
+#include "device/words.h"
 #include "kv_tile.h"
 
 /* Norm and rotation of a head of q or k. */
@@ -15,6 +16,7 @@ struct head_turn {
     uint32_t n, rope_dim;                     /* rope_dim <= n */
     float eps;
     bool normed, neox;
+    const struct flow_guard *words; /* not NULL: the head is words (words.h); guards their wait */
 };
 
 #define HEAD_PARTS      4  /* parts of 32 values of the plain attention's longest head, 128 */
@@ -26,19 +28,38 @@ struct head_load {
     float cosine[HEAD_PARTS / 2], sine[HEAD_PARTS / 2];
 };
 
+/* Waits for the lane's elements of a head that is words, all in one turn. */
+SIMT_INLINE void head_take(struct head_load *l, const SIMT_GLOBAL float *x, const struct head_turn *t)
+{
+    struct flow_patience patience = {0, 0};
+    uint32_t most;
+    do {
+        most = 0;
+#pragma unroll
+        for (uint32_t e = 0; e < HEAD_PARTS; e++) {
+            uint32_t d = simt_lane() + e * SIMT_LANES;
+            uint32_t v = d < t->n ? simt_ld_relaxed_gpu((const SIMT_GLOBAL uint32_t *)x + d) : 0;
+            l->x[e] = arith_from_bits(v);
+            most = v > most ? v : most;
+        }
+    } while (!words_end(most < WORDS_EMPTY, &patience, t->words));
+}
+
 SIMT_INLINE void head_ask(struct head_load *l, const SIMT_GLOBAL float *x, const struct head_turn *t)
 {
     uint32_t lane = simt_lane(), half = t->rope_dim / 2;
 #pragma unroll
     for (uint32_t e = 0; e < HEAD_PARTS; e++) {
         uint32_t d = lane + e * SIMT_LANES;
-        l->x[e] = d < t->n ? x[d] : 0.0f;
+        l->x[e] = !t->words && d < t->n ? x[d] : 0.0f;
         l->gain[e] = t->normed && d < t->n ? t->gain[d] : 0.0f;
         if (e < HEAD_PARTS / 2) {
             l->cosine[e] = d < half ? t->cosines[d] : 0.0f;
             l->sine[e] = d < half ? t->sines[d] : 0.0f;
         }
     }
+    if (t->words)
+        head_take(l, x, t);
 }
 
 /* to = x normed and rotated. Before and after the call each lane accesses only its own elements (d % 32). */
@@ -82,7 +103,7 @@ SIMT_INLINE void head_prepare_long(SIMT_SHARED float *to, const SIMT_GLOBAL floa
     float sum = 0.0f;
 #pragma clang loop unroll(disable)
     for (uint32_t d = lane; d < t->n; d += SIMT_LANES) {
-        float v = x[d];
+        float v = t->words ? words_take(x + d, t->words) : x[d];
         sum = __builtin_fmaf(v, v, sum);
         to[d] = v;
     }

@@ -95,7 +95,8 @@ SIMT_INLINE bool attend_run(struct walk *w, const bool general)
     if (simt_warp() + 1 == w->crew.n_warps)
         attend_ask(&in, rows, w->n_rows);
     bool planned = w->op->flags & PROGRAM_PLANNED;
-    bool go = attend_prefetch(&a, &w->crew, &w->guard, &in, rows, w->n_rows, lone, planned, general) &&
+    bool go = attend_prefetch(&a, &w->crew, &w->guard, &in, rows, w->n_rows, lone, planned, walk_polls(w),
+                              general) &&
               walk_wait(w);
     if (go && !a.lone) {
         attend_append_phase(&a);

@@ -34,6 +34,7 @@ enum flow_word {
 };
 #define FLOW_STAGE    0x80000000u /* + a stage of the ring */
 #define FLOW_HEAD     0x40000000u /* + a head of attention, of which a split's part is missing */
+#define FLOW_VALUES   0x20000000u /* values of the previous op (words.h) */
 #define FLOW_DEADLINE 1           /* abort word's value after a deadline; other values belong to the kernel */
 
 struct flow_guard {

@@ -15,8 +15,7 @@
  * struct. */
 #pragma once
 #include "compute_warps.h"
-#include "abi/device_abi.h"
-#include "weight_ring.h"
+#include "step_gate.h"
 #include "abi/schedule.h"
 
 #define WALK_NOTHING UINT32_MAX
@@ -142,10 +141,29 @@ SIMT_INLINE bool walk_wait_noted(struct walk *w, uint32_t counter, uint32_t phas
     return go;
 }
 
-/* Waits until earlier ops' output may be read and their input overwritten. False: end. */
+/* 1 if op `index`, the one that runs or the one before it, is quiet in this step: it passes its output on as
+ * words (words.h), and ends with a barrier of the block and no signal. The op sets it, before a barrier. */
+SIMT_INLINE SIMT_SHARED uint32_t *walk_quiet(const struct decoder_args *args, uint32_t index)
+{
+    return &gate_of(args, index % 2 ? GATE_EXPERTS : GATE_STEP).word[GATE_QUIET];
+}
+
+/* Returns whether the op before this one was quiet. */
+SIMT_INLINE bool walk_polls(const struct walk *w)
+{
+    return w->before != WALK_NOTHING && *walk_quiet(w->args, w->index - 1);
+}
+
+/* Waits until earlier ops' output may be read and their input overwritten; behind a quiet op, for the block's
+ * own warps. False: end. */
 SIMT_INLINE bool walk_wait(struct walk *w)
 {
-    return w->before == WALK_NOTHING || walk_wait_noted(w, w->before, 0);
+    if (w->before == WALK_NOTHING)
+        return true;
+    if (!walk_polls(w))
+        return walk_wait_noted(w, w->before, 0);
+    crew_sync(&w->crew);
+    return true;
 }
 
 /* Signals the end of this block's part of a phase, 1 to DECODER_PHASES - 1 (0 is the op's end, which the loop

@@ -37,6 +37,7 @@
  *            simt_st_relaxed_gpu(p, v) simt_st_release_gpu(p, v) simt_st_relaxed_sys(p, v)
  *            simt_st_release_sys(p, v)
  *            simt_ld_relaxed_gpu_u64 simt_st_relaxed_gpu_u64: one access of 8 bytes, which arrives whole
+ *            simt_ld_relaxed_gpu_u4: four accesses of 4 bytes, in any order; 16-byte aligned
  *            simt_ld_relaxed_sys_u64 simt_ld_acquire_sys_u64 simt_st_relaxed_sys_u64 simt_st_release_sys_u64
  *            simt_red_relaxed_gpu_add(p, v) simt_red_release_gpu_add(p, v)      add; no result
  *            simt_atom_relaxed_gpu_add(p, v) simt_atom_acq_rel_gpu_add(p, v)    add; return the old value

@@ -128,6 +128,17 @@ SIMT_LOAD(simt_ld_acquire_sys, "acquire.sys", uint32_t, "u32", "r")
 SIMT_LOAD(simt_ld_relaxed_gpu_u64, "relaxed.gpu", uint64_t, "u64", "l")
 SIMT_LOAD(simt_ld_relaxed_sys_u64, "relaxed.sys", uint64_t, "u64", "l")
 SIMT_LOAD(simt_ld_acquire_sys_u64, "acquire.sys", uint64_t, "u64", "l")
+
+SIMT_INLINE simt_u4 simt_ld_relaxed_gpu_u4(const SIMT_GLOBAL uint32_t *p)
+{
+    simt_u4 v;
+    __asm__ volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
+                     : "l"(p)
+                     : "memory");
+    return v;
+}
+
 SIMT_STORE(simt_st_relaxed_gpu, "relaxed.gpu", uint32_t, "u32", "r")
 SIMT_STORE(simt_st_release_gpu, "release.gpu", uint32_t, "u32", "r")
 SIMT_STORE(simt_st_relaxed_sys, "relaxed.sys", uint32_t, "u32", "r")

@@ -13,6 +13,7 @@ enum gate_word {
     GATE_PUT,                /* number of words so far; only the compute thread uses this and the next */
     GATE_STEPS,              /* of the step gate: steps that the compute warps have begun */
     GATE_AGAIN = GATE_STEPS, /* of the experts' gate: enum gate_again */
+    GATE_QUIET,              /* of gate i % 2: op i ends without a signal (interpreter.h) */
 };
 
 /* What is left of an op that is called several times. */
@@ -52,7 +53,7 @@ SIMT_INLINE void gate_open(const struct gate *g)
         return;
     simt_mbar_init(g->full, 1);
     simt_mbar_init(g->empty, 1);
-    g->word[GATE_PUT] = g->word[GATE_STEPS] = 0;
+    g->word[GATE_PUT] = g->word[GATE_STEPS] = g->word[GATE_QUIET] = 0;
 }
 
 /* Waits until the producer has taken every word, by compute thread 0. False: end. */

@@ -24,10 +24,14 @@ SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p
     if (gathers || (!by_unit && product_is_wide(n, p->k, p->forms, w->args->shared.work_bytes))) {
         n_warps *= simt_n_blocks();
         warp = product_find_factors(p, true, 0, n, simt_block() * w->crew.n_warps + warp, n_warps);
-        product_quantise(p, true, work, 0, n, warp, n_warps);
+        product_quantise(p, true, work, 0, n, warp, n_warps, NULL);
         return walk_meet(w, 1);
     }
-    product_quantise(p, false, work, 0, n, warp, n_warps);
+    if (p->polls)
+        walk_note_wait(w, 0, 0);
+    product_quantise(p, false, work, 0, n, warp, n_warps, &w->guard);
+    if (p->polls)
+        walk_note_wait(w, 0, 1);
     crew_sync(&w->crew);
     product_find_factors(p, false, 0, n, warp, n_warps);
     return true;
@@ -39,7 +43,9 @@ SIMT_INLINE void product_describe_op(struct walk *w, SIMT_SHARED struct product 
 {
     if (simt_warp() + 1 != w->crew.n_warps)
         return;
-    product_open(p, w->args, w->program, w->op, w->plan, w->step, w->n_rows);
+    product_open(p, w->args, w->program, w->op, w->plan, w->step, w->n_rows, walk_polls(w));
+    if (simt_lane() == 0)
+        *walk_quiet(w->args, w->index) = w->op->flags & PROGRAM_WORDS && w->n_rows <= w->args->words_rows;
     if (!has_units || w->op->opcode == PROGRAM_MATMUL)
         return;
     simt_syncwarp(); /* several lanes have written it */
@@ -72,6 +78,18 @@ SIMT_INLINE bool product_begin(struct walk *w, SIMT_SHARED struct product *p, co
     return true;
 }
 
+/* Empties words that the ops before have read, by the last warp of every block. */
+SIMT_INLINE void product_empty(const struct walk *w, const SIMT_SHARED struct product *p)
+{
+    uint32_t n = p->n_empties / 4, n_rows = w->n_rows < w->args->words_rows ? w->n_rows : w->args->words_rows;
+    if (simt_warp() + 1 != w->crew.n_warps)
+        return;
+    SIMT_SMALL_LOOP
+    for (uint32_t i = simt_block() * SIMT_LANES + simt_lane(); i < n_rows * n;
+         i += simt_n_blocks() * SIMT_LANES)
+        words_empty4(DECODER_AT(float, p->empties) + (size_t)(i / n) * p->in_stride + i % n * 4);
+}
+
 /* has_units: a constant; without it the code of EXPERTS and HEADS is left out. Each unit is a call of its
  * own, and what comes before the first one if rows are gathered, so that product_run() has the registers to
  * itself. */
@@ -98,6 +116,8 @@ SIMT_INLINE bool product_op(struct walk *w, const bool has_units)
     if (gathers && !again)
         return true;
     bool go = product_run(p, &place, &w->crew);
+    if (p->empties)
+        product_empty(w, p);
     walk_keep_place(w, at);
     return go;
 }

@@ -12,6 +12,7 @@
 #pragma once
 #include "abi/arith.h"
 #include "device/simt.h"
+#include "device/words.h"
 #include "abi/tile.h"
 
 #define ACTIVATION_CHUNK 128 /* values that a warp quantises at a time */
@@ -79,22 +80,46 @@ SIMT_INLINE void activation_far4(const struct activation *a, uint32_t at, const 
         out[i] = u[i];
 }
 
-/* Loads four neighbouring values of a row, times the gain if there is one; 0 beyond k. */
+/* v = four neighbouring values, of which x has the bits, times their gains if there are any. */
+SIMT_INLINE void activation_scale(simt_u4 x, const SIMT_GLOBAL float *gain, uint32_t i, float v[4])
+{
+    for (uint32_t e = 0; e < 4; e++)
+        v[e] = arith_from_bits(x[e]);
+    if (!gain)
+        return;
+    simt_u4 bits = *(const SIMT_GLOBAL simt_u4 *)(gain + i);
+    for (uint32_t e = 0; e < 4; e++)
+        v[e] = v[e] * arith_from_bits(bits[e]);
+}
+
+/* Loads four neighbouring values of a row, times their gains; 0 beyond k. A word that is not there is a NaN.
+ */
 SIMT_INLINE void activation_load(const SIMT_GLOBAL float *x, const SIMT_GLOBAL float *gain, uint32_t k,
-                                 uint32_t i, float v[4])
+                                 uint32_t i, bool words, float v[4])
 {
     for (uint32_t e = 0; e < 4; e++)
         v[e] = 0;
     if (i >= k)
         return;
-    simt_u4 bits = *(const SIMT_GLOBAL simt_u4 *)(x + i);
-    for (uint32_t e = 0; e < 4; e++)
-        v[e] = arith_from_bits(bits[e]);
-    if (!gain)
+    simt_u4 bits;
+    if (words)
+        bits = simt_ld_relaxed_gpu_u4((const SIMT_GLOBAL uint32_t *)(x + i));
+    else
+        bits = *(const SIMT_GLOBAL simt_u4 *)(x + i);
+    activation_scale(bits, gain, i, v);
+}
+
+/* Waits, by a whole warp, until the values that activation_load() loaded from words are there: each lane
+ * loads its own again while one of the warp's is missing. */
+SIMT_INLINE void activation_await(const SIMT_GLOBAL float *x, const SIMT_GLOBAL float *gain, uint32_t k,
+                                  uint32_t i, const struct flow_guard *guard, float v[4])
+{
+    bool numbers = v[0] == v[0] && v[1] == v[1] && v[2] == v[2] && v[3] == v[3];
+    if (simt_ballot(!numbers) == 0)
         return;
-    bits = *(const SIMT_GLOBAL simt_u4 *)(gain + i);
-    for (uint32_t e = 0; e < 4; e++)
-        v[e] = v[e] * arith_from_bits(bits[e]);
+    simt_u4 bits = words_take4(i < k ? x + i : NULL, guard);
+    if (i < k)
+        activation_scale(bits, gain, i, v);
 }
 
 /* arith_quantise() by eight lanes with four values each. Returns the lane's word; sets the block's scale and
@@ -163,9 +188,15 @@ SIMT_INLINE uint32_t activation_n_chunks(uint32_t k)
 
 #define ACTIVATION_AHEAD 32 /* loads in flight: registers are free here, and memory latency is long */
 
+SIMT_INLINE float activation_get(const SIMT_GLOBAL float *x, const bool words)
+{
+    return words ? arith_from_bits(simt_ld_relaxed_gpu((const SIMT_GLOBAL uint32_t *)x)) : *x;
+}
+
 /* arith_rms_inverse() of a row, by a whole warp; every lane gets it. Lane l folds l, l + 32, ...: a chain of
- * k / 32 fused multiply-adds, for which other warps wait. */
-SIMT_INLINE float activation_rms_inverse(const SIMT_GLOBAL float *x, uint32_t k, float eps)
+ * k / 32 fused multiply-adds, for which other warps wait. words: the row is words, all of which the block has
+ * seen. */
+SIMT_INLINE float activation_rms_inverse(const SIMT_GLOBAL float *x, uint32_t k, float eps, const bool words)
 {
     float v = 0;
     const SIMT_GLOBAL float *mine = x + simt_opaque(simt_lane());
@@ -173,13 +204,17 @@ SIMT_INLINE float activation_rms_inverse(const SIMT_GLOBAL float *x, uint32_t k,
     SIMT_SMALL_LOOP
     for (; i + ACTIVATION_AHEAD <= n; i += ACTIVATION_AHEAD) {
         float ahead[ACTIVATION_AHEAD];
+#pragma unroll
         for (uint32_t e = 0; e < ACTIVATION_AHEAD; e++)
-            ahead[e] = mine[(i + e) * ARITH_LANES];
+            ahead[e] = activation_get(mine + (i + e) * ARITH_LANES, words);
+#pragma unroll
         for (uint32_t e = 0; e < ACTIVATION_AHEAD; e++)
             v = __builtin_fmaf(ahead[e], ahead[e], v);
     }
-    for (; i < n; i++)
-        v = __builtin_fmaf(mine[i * ARITH_LANES], mine[i * ARITH_LANES], v);
+    for (; i < n; i++) {
+        float one = activation_get(mine + i * ARITH_LANES, words);
+        v = __builtin_fmaf(one, one, v);
+    }
     for (uint32_t mask = ARITH_LANES / 2; mask; mask /= 2)
         v = v + simt_shfl_xor_f32(v, mask);
     return 1.0f / __builtin_sqrtf(v / (float)k + eps);

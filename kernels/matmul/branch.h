@@ -26,7 +26,7 @@ SIMT_INLINE float branch_inverse(const struct walk *w, const SIMT_GLOBAL float *
 {
     SIMT_SHARED float *shared = walk_work(w);
     if (simt_warp() == 0) {
-        float r = activation_rms_inverse(x, k, w->op->eps);
+        float r = activation_rms_inverse(x, k, w->op->eps, false);
         if (simt_lane() == 0)
             *shared = r;
     }

@@ -34,6 +34,7 @@
 #include "product_label.h"
 #include "tile_product.h"
 #include "device/interpreter.h"
+#include "device/words.h"
 
 struct product_matrix {
     uint64_t tiles, bias; /* bias: float [n], or 0 */
@@ -68,6 +69,11 @@ struct product {
     uint32_t head_columns; /* HEADS, if wide: columns of a head, its rows and others up to a whole panel;
                               else 0 */
     uint32_t head_part;    /* HEADS: floats from one head's input in a row to the next's */
+    uint16_t polls;        /* narrow: the columns are words of the op before */
+    uint16_t words;        /* the result is passed on as words */
+    int32_t old;           /* program_op.old */
+    uint64_t empties;      /* words of the first row that this op empties, or 0 */
+    uint32_t n_empties;    /* of a row; a multiple of 4 */
 };
 #define PRODUCT_DESCRIPTION_BYTES 384u
 _Static_assert(sizeof(struct product) <= PRODUCT_DESCRIPTION_BYTES, "the fold area has room for two of them");
@@ -120,7 +126,7 @@ SIMT_INLINE void product_open(SIMT_SHARED struct product *p, const struct decode
                               const SIMT_GLOBAL struct program *program,
                               const SIMT_GLOBAL struct program_op *op,
                               const SIMT_GLOBAL struct schedule_op *plan, const SIMT_GLOBAL struct step *step,
-                              uint32_t n_columns)
+                              uint32_t n_columns, bool polls)
 {
     uint32_t lane = simt_lane(), n_matrices = op->n_weights, type = TILE_NONE;
     if (lane < n_matrices) {
@@ -160,6 +166,12 @@ SIMT_INLINE void product_open(SIMT_SHARED struct product *p, const struct decode
     p->eps = op->eps;
     p->scale = op->scale;
     p->cap = op->cap;
+    p->polls = polls;
+    p->words = op->flags & PROGRAM_WORDS && n_columns <= args->words_rows;
+    p->old = op->old;
+    const SIMT_GLOBAL struct program_buffer *emptied = &program->buffers[op->empties];
+    p->empties = op->empties ? b->rows + (uint64_t)emptied->offset * 4 : 0;
+    p->n_empties = emptied->width / 4 * 4;
 }
 
 /* --- columns --- */
@@ -179,11 +191,13 @@ SIMT_INLINE uint32_t product_row(const SIMT_SHARED struct product *p, uint32_t c
 }
 
 /* Returns the factor by which row `row`'s column is multiplied after the product, by a whole warp. */
-SIMT_INLINE float product_factor(const SIMT_SHARED struct product *p, uint32_t row)
+SIMT_INLINE float product_factor(const SIMT_SHARED struct product *p, const bool is_far, uint32_t row)
 {
     const SIMT_GLOBAL float *x = DECODER_AT(const float, p->in) + (size_t)row * p->in_stride;
+    if (p->gain && !is_far && p->polls)
+        return activation_rms_inverse(x, p->k, p->eps, true);
     if (p->gain)
-        return activation_rms_inverse(x, p->k, p->eps);
+        return activation_rms_inverse(x, p->k, p->eps, false);
     if (!p->factors)
         return 1.0f;
     const SIMT_GLOBAL float *factors = DECODER_AT(const float, p->factors);
@@ -209,7 +223,8 @@ SIMT_INLINE void product_ask(const SIMT_SHARED struct product *p, const bool is_
         x = product_head_in(p, column);
     else
         x = DECODER_AT(const float, p->in) + (size_t)product_row(p, column) * p->in_stride;
-    activation_load(x, DECODER_AT(const float, p->gain), p->k, activation_index(unit % n_chunks), v);
+    activation_load(x, DECODER_AT(const float, p->gain), p->k, activation_index(unit % n_chunks),
+                    !is_far && p->polls, v);
 }
 
 /* Finds the factors of columns [first, first + n), by warp `warp` of `n_warps`. They are read when a run's
@@ -220,7 +235,7 @@ SIMT_INLINE uint32_t product_find_factors(SIMT_SHARED struct product *p, const b
 {
     uint32_t unit = simt_opaque(warp);
     for (; unit < n; unit += n_warps) {
-        float r = product_factor(p, product_row(p, first + unit));
+        float r = product_factor(p, is_far, product_row(p, first + unit));
         if (simt_lane() == 0 && is_far)
             DECODER_AT(float, p->wide_factors)[unit] = r;
         else if (simt_lane() == 0)
@@ -231,9 +246,11 @@ SIMT_INLINE uint32_t product_find_factors(SIMT_SHARED struct product *p, const b
 
 /* Quantises columns [first, first + n) into panels that begin at `near` or p->panels, by warp `warp` of
  * `n_warps` (those of one block if near, of all blocks if far), chunk after chunk; each is loaded before the
- * previous one is quantised. A barrier of the compute warps must follow. */
+ * previous one is quantised. A barrier of the compute warps must follow. guard: of waits for words; NULL: the
+ * columns are none. */
 SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_far, SIMT_SHARED char *near,
-                                  uint32_t first, uint32_t n, uint32_t warp, uint32_t n_warps)
+                                  uint32_t first, uint32_t n, uint32_t warp, uint32_t n_warps,
+                                  const struct flow_guard *guard)
 {
     uint32_t n_chunks = activation_n_chunks(p->k), width = is_far ? ACTIVATION_COLUMNS : n;
     struct activation a = activation_at(near, DECODER_AT(char, p->panels), width, p->forms);
@@ -255,6 +272,10 @@ SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_f
             product_ask(p, is_far, first, unit + n_warps, n_chunks, next);
         if (is_far)
             a.far = panels + (size_t)(column / ACTIVATION_COLUMNS) * panel_bytes;
+        if (guard && p->polls)
+            activation_await(DECODER_AT(const float, p->in) + (size_t)(first + column) * p->in_stride,
+                             DECODER_AT(const float, p->gain), p->k, activation_index(unit % n_chunks), guard,
+                             now);
         activation_chunk(&a, is_far, is_far ? column % ACTIVATION_COLUMNS : column, now, unit % n_chunks);
         for (uint32_t e = 0; e < 4; e++)
             now[e] = next[e];
@@ -522,7 +543,23 @@ SIMT_INLINE SIMT_GLOBAL float *product_out(const SIMT_SHARED struct product *p,
     return DECODER_AT(float, p->out) + (size_t)column * p->out_stride + out_col + n;
 }
 
-/* Returns whether the result needs the old value of its destination: x, or gate's y, which this thread has
+/* Stores a result. A gate's stays where up's reads it; where that is not the destination, which readers may
+ * poll, and the old value of x is emptied. */
+SIMT_INLINE void product_give(const SIMT_SHARED struct product *p, uint32_t matrix, SIMT_GLOBAL float *out,
+                              float v)
+{
+    bool gated = program_is_gated(p->epilogue);
+    if (gated && matrix == 0)
+        out[p->old] = v;
+    else if (p->words)
+        words_put(out, v);
+    else
+        *out = v;
+    if (p->old && !gated)
+        out[p->old] = arith_from_bits(WORDS_EMPTY);
+}
+
+/* Returns whether the result needs the old value: x, or gate's y, which this thread has
  * stored there, or, of a wide product by columns, another lane of its warp: ring_give() lies between. */
 SIMT_INLINE bool product_adds(const SIMT_SHARED struct product *p, uint32_t matrix)
 {
@@ -597,7 +634,7 @@ SIMT_INLINE void product_fold(const enum product_form form, const SIMT_SHARED st
         SIMT_GLOBAL float *out = product_out(p, m, in_matrix, number);
         bool ends = label->last && in_matrix < m->n;
         float sum[2] = {0, 0};
-        float before = ends && product_adds(p, label->matrix) ? *out : 0; /* both loaded early */
+        float before = ends && product_adds(p, label->matrix) ? out[p->old] : 0; /* both loaded early */
         float bias = ends ? product_bias(m, in_matrix) : 0;
         if (label->first_item) {
             sum[0] = sums[0];
@@ -617,7 +654,8 @@ SIMT_INLINE void product_fold(const enum product_form form, const SIMT_SHARED st
         }
         float r = wide ? DECODER_AT(const float, p->wide_factors)[number] : p->factor[index];
         if (ends)
-            *out = product_finish(p, label->matrix, r, before, bias, sum[0], sum[1]);
+            product_give(p, label->matrix, out,
+                         product_finish(p, label->matrix, r, before, bias, sum[0], sum[1]));
     }
 }
 

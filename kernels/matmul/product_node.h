@@ -48,6 +48,9 @@ SIMT_INLINE void product_describe(SIMT_SHARED struct product *p, const struct mu
     p->n_columns = args->step.head ? step->n_logits : step->n_rows;
     p->n_matrices = 1;
     p->head_columns = 0;
+    p->polls = p->words = 0;
+    p->old = 0;
+    p->empties = 0;
     p->epilogue = PROGRAM_STORE;
     p->group_tiles = product_group_tiles(m->stage_supers, args->matrix.n_supers, n_tiles);
     p->n_groups = (n_tiles + p->group_tiles - 1) / p->group_tiles;
@@ -83,7 +86,7 @@ SIMT_INLINE bool product_multiply_rows(SIMT_SHARED struct product *p, const stru
     uint32_t n = p->n_columns;
     for (uint32_t first = 0; first < n; first += some) {
         uint32_t columns = n - first < some ? n - first : some;
-        product_quantise(p, false, place->work, first, columns, simt_warp(), crew->n_warps);
+        product_quantise(p, false, place->work, first, columns, simt_warp(), crew->n_warps, NULL);
         crew_sync(crew);
         product_find_factors(p, false, first, columns, simt_warp(), crew->n_warps);
         if (!product_run(p, place, crew))

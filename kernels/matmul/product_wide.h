@@ -198,7 +198,7 @@ SIMT_INLINE void product_wide_finish(const SIMT_SHARED struct product *p, const 
             uint32_t n = row + (floats ? 0 : e / 2 * 8), column = first + (floats ? e : e % 2);
             if (n >= m->n || column >= p->end_column)
                 continue;
-            before[e] = adds ? *product_out(p, m, n, column) : 0;
+            before[e] = adds ? product_out(p, m, n, column)[p->old] : 0;
             bias[e] = product_bias(m, n);
             r[e] = DECODER_AT(const float, p->wide_factors)[column];
         }
@@ -206,9 +206,9 @@ SIMT_INLINE void product_wide_finish(const SIMT_SHARED struct product *p, const 
         for (uint32_t e = 0; e < 4; e++) {
             uint32_t n = row + (floats ? 0 : e / 2 * 8), column = first + (floats ? e : e % 2);
             if (n < m->n && column < p->end_column)
-                *product_out(p, m, n, column) =
-                    product_finish(p, label->matrix, r[e], before[e], bias[e], arith_from_bits(sum0[e]),
-                                   arith_from_bits(sum1[e]));
+                product_give(p, label->matrix, product_out(p, m, n, column),
+                             product_finish(p, label->matrix, r[e], before[e], bias[e],
+                                            arith_from_bits(sum0[e]), arith_from_bits(sum1[e])));
         }
     }
 }

@@ -313,8 +313,6 @@ SIMT_INLINE uint32_t border_look_around(struct border *b)
 {
     bool runs = b->published != b->ended;
     uint32_t news = 0, target = (b->ended + 1) * simt_n_blocks(), end = b->guard.op * DECODER_PHASES;
-    if (simt_ld_relaxed_gpu(&b->guard.words[FLOW_ABORT]))
-        return BORDER_OVER;
     if (runs) {
         uint32_t value = simt_ld_relaxed_gpu(border_counter(b, end));
         if ((int32_t)(value - target) >= 0) {
@@ -323,6 +321,10 @@ SIMT_INLINE uint32_t border_look_around(struct border *b)
         } else
             border_forward_progress(b, end, value, target);
     }
+    /* Behind the acquire: of a thread that gave up and went on (device/words.h) the abort comes before the
+     * end. */
+    if (simt_ld_relaxed_gpu(&b->guard.words[FLOW_ABORT]))
+        return BORDER_OVER;
     if (!runs || ++b->turns % (border_is_full(b) ? BORDER_FULL_TURN : BORDER_HOST_TURN) == 0)
         news |= border_look_at_host(b);
     if (b->args->quantum_ms && simt_globaltimer() - b->began >= b->args->quantum_ms * 1000000ull)

@@ -58,7 +58,7 @@ SIMT_INLINE bool persistent_stream(struct stream *s)
     SIMT_SHARED struct product *p = product_at(fold, 1);
     simt_syncwarp(); /* no lane reads the previous op's any more */
     const SIMT_GLOBAL struct program *program = DECODER_AT(const struct program, s->args->program);
-    product_open(p, s->args, program, s->op, s->plan, NULL, 0);
+    product_open(p, s->args, program, s->op, s->plan, NULL, 0, false);
     simt_syncwarp();
     if (s->op->opcode != PROGRAM_MATMUL)
         return mixture_stream(p, s->args, program, s->op, &s->experts, &s->ring, &s->place, &s->guard);

@@ -188,12 +188,16 @@ SIMT_INLINE bool resident_run_op(const struct decoder_args *args, uint32_t at, r
     return ops(&w);
 }
 
-/* Signals an op's end, if it ran; the last op's, which is the step's, always. */
+/* Signals an op's end, if it ran and is not quiet; the last op's, which is the step's, always. */
 SIMT_INLINE void resident_end_op(const struct decoder_args *args, uint32_t at)
 {
     struct walk w = resident_walk(args, at);
-    bool ran = resident_runs(&w, at);
-    if (ran || w.index + 1 == resident_n_ops(args))
+    bool ran = resident_runs(&w, at), quiet = *walk_quiet(args, w.index);
+    if (ran && simt_thread() == 0)
+        *walk_quiet(args, w.index + 1) = 0;
+    if (ran && quiet)
+        crew_sync(&w.crew);
+    else if (ran || w.index + 1 == resident_n_ops(args))
         walk_signal_counter(&w, w.index * DECODER_PHASES);
     if (ran)
         walk_note_end(&w);

@@ -102,7 +102,6 @@ static void set_shape(struct cuda_decoder *d, const struct model_config *c)
     a->slots.n_ctx = d->cfg.n_ctx;
     a->slots.pages_per_slot = slot_pages(d);
     a->n_end_tokens = d->cfg.n_end_tokens;
-    a->buffers.row_floats = d->program->row_floats;
     a->buffers.n_vocab = c->n_vocab;
     /* The eager executor may reuse a wider value's memory for the logits. */
     a->buffers.logits_stride = ((c->n_vocab > c->n_embd ? c->n_vocab : c->n_embd) + 63) / 64 * 64;
@@ -125,7 +124,31 @@ static uint32_t most_rows(const struct cuda_decoder *d)
     return rows > even ? rows / even * even : rows;
 }
 
-/* Sets the grid, the shared memory and the most rows of a step. */
+/* Makes the device's copy of the program. */
+static int mark_program(struct cuda_decoder *d, struct error *err)
+{
+    const struct model_config *c = model_config(d->graph->model);
+    size_t size = sizeof *d->program + d->program->n_ops * sizeof *d->program->ops;
+    struct program *p = d->marked = malloc(size);
+    if (!p)
+        return error_set(err, -ENOMEM, "a program of %u ops: out of memory", d->program->n_ops);
+    memcpy(p, d->program, size);
+    plan_flow(p, d->n_blocks);
+    for (uint32_t i = 0; i < p->n_ops; i++) {
+        bool more =
+            p->ops[i].weight[0] != PROGRAM_NONE || p->ops[i].flags & (PROGRAM_V_NORM | PROGRAM_CACHED);
+        if (p->ops[i].opcode == PROGRAM_ATTEND && (more || cuda_is_general(c)))
+            p->ops[i].flags |= PROGRAM_GENERAL;
+    }
+    plan_attention(p);
+    plan_choices(p);
+    plan_joins(p);
+    d->args.words_rows = plan_words(p, d->weights.matrices, d->plan.shared.work_bytes);
+    d->args.buffers.row_floats = p->row_floats;
+    return 0;
+}
+
+/* Sets the grid, the shared memory, the program and the most rows of a step. */
 static int make_plan(struct cuda_decoder *d, struct error *err)
 {
     uint32_t most = d->device.max_threads < DECODER_MAX_THREADS ? d->device.max_threads : DECODER_MAX_THREADS;
@@ -144,7 +167,7 @@ static int make_plan(struct cuda_decoder *d, struct error *err)
     d->args.shared = d->plan.shared;
     d->args.n_counters = d->plan.n_counters;
     d->max_rows = d->args.buffers.max_rows = most_rows(d);
-    return 0;
+    return mark_program(d, err);
 }
 
 /* Gives the persistent kernel its shared memory and checks that all its blocks can be resident at once. */
@@ -240,22 +263,7 @@ static int put_kinds(struct cuda_decoder *d, struct image *m, struct error *err)
 
 static void put_program(struct cuda_decoder *d, struct image *m)
 {
-    const struct model_config *c = model_config(d->graph->model);
-    size_t size = sizeof *d->program + d->program->n_ops * sizeof *d->program->ops;
-    struct program *p = put_room(m, size, &d->args.program);
-    if (!p)
-        return;
-    memcpy(p, d->program, size);
-    plan_flow(p, d->n_blocks);
-    for (uint32_t i = 0; i < p->n_ops; i++) {
-        bool more =
-            p->ops[i].weight[0] != PROGRAM_NONE || p->ops[i].flags & (PROGRAM_V_NORM | PROGRAM_CACHED);
-        if (p->ops[i].opcode == PROGRAM_ATTEND && (more || cuda_is_general(c)))
-            p->ops[i].flags |= PROGRAM_GENERAL;
-    }
-    plan_attention(p);
-    plan_choices(p);
-    plan_joins(p);
+    d->args.program = put(m, d->marked, sizeof *d->marked + d->marked->n_ops * sizeof *d->marked->ops);
 }
 
 static int put_tables(struct cuda_decoder *d, struct image *m, struct error *err)
@@ -645,6 +653,8 @@ void cuda_unload(struct cuda_decoder *d)
     free(atomic_exchange(&d->account, NULL));
     cuda_kernels_close(&d->kernels, driver);
     plan_close(&d->plan);
+    free(d->marked);
+    d->marked = NULL;
     step_checker_close(d->checker);
     d->nodes = NULL;
     d->stream = d->copies = d->resident = NULL;

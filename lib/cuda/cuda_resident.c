@@ -29,6 +29,9 @@ int cuda_resident_launch(struct cuda_decoder *d, struct error *err)
     int rc = CUDA_TRY(&d->driver, err, cuCtxSetCurrent, d->device.context);
     if (rc == 0)
         rc = CUDA_TRY(&d->driver, err, cuMemsetD8Async, d->cleared.address, 0, d->cleared.size, d->stream);
+    if (rc == 0 && a->words_rows) /* no word is there: kernels/device/words.h */
+        rc = CUDA_TRY(&d->driver, err, cuMemsetD8Async, a->buffers.rows, 0xff,
+                      (size_t)a->words_rows * a->buffers.row_floats * sizeof(float), d->stream);
     if (rc == 0 && a->trace)
         rc = CUDA_TRY(&d->driver, err, cuMemsetD8Async, a->trace, 0, d->marks.size, d->stream);
     if (rc == 0)

@@ -9,6 +9,7 @@ extern int ptx_mutation; /* the number of a row of mutations.txt; 0: none */
 #define ptx_ld_relaxed_cta_global_u32(p)    SIMT_LD("ld_relaxed_cta", 0, PTX_U32(p), SIMT_CTA)
 #define ptx_ld_acquire_cta_global_u32(p)    SIMT_LD("ld_acquire_cta", SIMT_ACQUIRE, PTX_U32(p), SIMT_CTA)
 #define ptx_ld_relaxed_cta_global_u64(p)    SIMT_LD64("ld_relaxed_cta_u64", 0, PTX_U64(p), SIMT_CTA)
+#define ptx_ld_relaxed_cta_global_v4_u32(p) SIMT_LD4("ld_relaxed_cta_u4", 0, PTX_U32(p), SIMT_CTA)
 #define ptx_st_relaxed_cta_global_u64(p, v) SIMT_ST64("st_relaxed_cta_u64", 0, PTX_U64(p), v, SIMT_CTA)
 #define ptx_st_release_cta_global_u32(p, v) SIMT_ST("st_release_cta", SIMT_RELEASE, PTX_U32(p), v, SIMT_CTA)
 #define ptx_red_release_cta_global_add_u32(p, v)                                                             \

@@ -147,6 +147,16 @@ static inline const uint64_t *simt_emu_p64(const uint64_t *p)
     ((uint32_t)simt_emu_load(SIMT_SITE(word, (aspects) | SIMT_SCOPE), simt_emu_p32(p), 4, scope))
 #define SIMT_LD64(word, aspects, p, scope)                                                                   \
     simt_emu_load(SIMT_SITE(word, (aspects) | SIMT_SCOPE), simt_emu_p64(p), 8, scope)
+static inline simt_u4 simt_emu_load4(const struct simt_site *at, const uint32_t *p, enum simt_scope scope)
+{
+    simt_u4 v;
+    assert((uintptr_t)p % sizeof v == 0);
+    for (uint32_t i = 0; i < 4; i++)
+        v[i] = (uint32_t)simt_emu_load(at, p + i, 4, scope);
+    return v;
+}
+#define SIMT_LD4(word, aspects, p, scope)                                                                    \
+    simt_emu_load4(SIMT_SITE(word, (aspects) | SIMT_SCOPE), simt_emu_p32(p), scope)
 #define SIMT_ST(word, aspects, p, v, scope)                                                                  \
     simt_emu_store(SIMT_SITE(word, (aspects) | SIMT_SCOPE), (uint32_t *)simt_emu_p32(p), 4, (uint32_t)(v),   \
                    scope)
@@ -162,6 +172,7 @@ static inline const uint64_t *simt_emu_p64(const uint64_t *p)
 #define simt_ld_acquire_sys(p)          SIMT_LD("ld_acquire_sys", SIMT_ACQUIRE, p, SIMT_SYS)
 #define simt_ld_relaxed_gpu_u64(p)      SIMT_LD64("ld_relaxed_gpu_u64", 0, p, SIMT_GPU)
 #define simt_ld_relaxed_sys_u64(p)      SIMT_LD64("ld_relaxed_sys_u64", 0, p, SIMT_SYS)
+#define simt_ld_relaxed_gpu_u4(p)       SIMT_LD4("ld_relaxed_gpu_u4", 0, p, SIMT_GPU)
 #define simt_ld_acquire_sys_u64(p)      SIMT_LD64("ld_acquire_sys_u64", SIMT_ACQUIRE, p, SIMT_SYS)
 #define simt_st_relaxed_gpu(p, v)       SIMT_ST("st_relaxed_gpu", 0, p, v, SIMT_GPU)
 #define simt_st_release_gpu(p, v)       SIMT_ST("st_release_gpu", SIMT_RELEASE, p, v, SIMT_GPU)

@@ -32,6 +32,9 @@ SIMT_INLINE void describe(SIMT_SHARED struct product *p, const struct product_lo
     p->n_rows = p->n_columns = args->n_columns;
     p->n_matrices = 1;
     p->head_columns = 0;
+    p->polls = p->words = 0;
+    p->old = 0;
+    p->empties = 0;
     p->epilogue = PROGRAM_STORE;
     p->n_groups = args->n_groups;
     p->group_tiles = args->group_tiles;
@@ -79,7 +82,7 @@ SIMT_INLINE bool quantise(const struct product_loop_args *args, SIMT_SHARED stru
 {
     struct crew crew = crew_of(args->n_crew);
     if (!is_wide) {
-        product_quantise(p, false, work, 0, args->n_columns, simt_warp(), crew.n_warps);
+        product_quantise(p, false, work, 0, args->n_columns, simt_warp(), crew.n_warps, NULL);
         crew_sync(&crew);
         product_find_factors(p, false, 0, args->n_columns, simt_warp(), crew.n_warps);
         return true;
@@ -89,7 +92,7 @@ SIMT_INLINE bool quantise(const struct product_loop_args *args, SIMT_SHARED stru
     uint32_t n_warps = simt_n_blocks() * crew.n_warps;
     uint32_t warp =
         product_find_factors(p, true, 0, args->n_columns, simt_block() * crew.n_warps + simt_warp(), n_warps);
-    product_quantise(p, true, work, 0, args->n_columns, warp, n_warps);
+    product_quantise(p, true, work, 0, args->n_columns, warp, n_warps, NULL);
     return meet(args, guard, target);
 }
 

@@ -219,13 +219,13 @@ static void add_ops(struct small_model *m)
     add_branch(m);
     add_heads(m);
     add_branch(m);
+    program_add_product(m->program, m->matrices, PROGRAM_BRANCH, PROGRAM_X, PROGRAM_RESIDUAL, W_O, 1);
     struct program_op *qkv =
         program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_QKV, PROGRAM_STORE, W_Q, 3);
     qkv->gain = V_ATTEND;
     qkv->bias[0] = V_BIAS;
     add_attend(m);
-    program_add_product(m->program, m->matrices, PROGRAM_ATTN, PROGRAM_BRANCH, PROGRAM_STORE, W_O, 1);
-    add_branch(m);
+    program_add_product(m->program, m->matrices, PROGRAM_ATTN, PROGRAM_X, PROGRAM_RESIDUAL, W_O, 1);
     add_mixture(m);
     struct program_op *head =
         program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_LOGITS, PROGRAM_STORE, W_EMBED, 1);
@@ -303,7 +303,8 @@ void small_rig_open(struct rig *r, const struct small_model *m, uint32_t n_block
                            .n_recurrent = 1,
                            .delta = net,
                            .device = {n_blocks, 64, 1024 * 1024},
-                           .n_stages = n_stages};
+                           .n_stages = n_stages,
+                           .words = true};
     rig_open(r, &c);
     for (uint32_t i = 0; i < N_MEMORIES; i++)
         if (m->memory[i])

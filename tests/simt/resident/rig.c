@@ -79,10 +79,10 @@ static void open_buffers(struct rig *r)
     const struct program *p = c->program;
     struct decoder_buffers *b = &r->args.buffers;
     *b = (struct decoder_buffers){.max_rows = c->max_rows,
-                                  .row_floats = p->row_floats,
+                                  .row_floats = r->program->row_floats,
                                   .logits_stride = c->logits_stride,
                                   .n_vocab = p->n_vocab};
-    b->rows = device(r, (size_t)c->max_rows * p->row_floats * 4, "rows");
+    b->rows = device(r, (size_t)c->max_rows * b->row_floats * 4, "rows");
     b->logits = device(r, (size_t)STEP_MAX_LOGITS * c->logits_stride * 4, "logits");
     uint64_t activations =
         activation_buffer_bytes(c->max_rows, widest(p), ACTIVATION_INTEGERS | ACTIVATION_FLOATS);
@@ -185,6 +185,8 @@ static void open_program(struct rig *r)
     }
     if (c->n_stages)
         divide_ring(&r->plan, c);
+    if (c->words)
+        r->args.words_rows = plan_words(r->program, c->matrices, r->plan.shared.work_bytes);
     r->args.program = table(r, r->program, size, "program");
     r->args.plan = table(r, r->plan.ops, r->plan.n_ops * sizeof *r->plan.ops, "plan");
     r->args.matrices = table(r, c->matrices, c->n_weights * sizeof *c->matrices, "matrices");
@@ -388,6 +390,8 @@ int rig_launch(struct rig *r, uint32_t sm, uint64_t seed, enum simt_schedule sch
     for (uint32_t i = 0; i < r->n_buffers; i++)
         if (r->buffers[i].cleared)
             memset(r->buffers[i].memory, 0, r->buffers[i].size);
+    memset((void *)(uintptr_t)r->args.buffers.rows, 0xff, /* no word is there */
+           (size_t)r->args.words_rows * r->args.buffers.row_floats * sizeof(float));
     r->args.launch++;
     r->args.first_step = word(&r->control->completed);
     struct simt_host_program host = {turn, r};

@@ -22,6 +22,7 @@ struct rig_config {
     struct delta_shape delta;
     struct plan_device device;
     uint32_t n_stages; /* stages of the ring; 0: as planned */
+    bool words;        /* ops pass words on where plan_words() says so */
 };
 
 struct rig {
