@@ -7,9 +7,9 @@
  *             last ticket merges the splits and sets it to 0 again
  *   folds     float [max_rows][n_heads][max_splits][2]: maximum, sum
  *   outs      float [max_rows][n_heads][max_splits][head_dim]
- *   handed    u64 [ATTEND_HANDED_ROWS][n_heads][ATTEND_HANDED_SPLITS][ATTEND_HANDED_STATS + head_dim]: the
- *             same, maximum and sum first, as words that say by themselves whether they are there (attend.h);
- *             0 between ops; the general attention has none
+ *   handed    u64 [2: by layer % 2][ATTEND_HANDED_ROWS][n_heads][ATTEND_HANDED_SPLITS][ATTEND_HANDED_STATS +
+ * head_dim]: the same, maximum and sum first, as words that say by themselves whether they are there
+ * (attend.h); 0 between ops; the general attention has none
  *
  * The host zeroes tickets and handed words at load, and again after a launch that ended inside a step.
  * Thread: any, host or device; pure functions. */
@@ -119,6 +119,13 @@ static inline uint64_t attend_handed_at(uint32_t max_rows, uint32_t n_heads, uin
     return attend_outs_at(max_rows, n_heads, max_splits) + (outs + 127) / 128 * 128;
 }
 
+/* Those of a layer. */
+static inline uint64_t attend_handed_bytes(uint32_t n_heads, uint32_t head_dim)
+{
+    return (uint64_t)ATTEND_HANDED_ROWS * n_heads * ATTEND_HANDED_SPLITS * (ATTEND_HANDED_STATS + head_dim) *
+           8;
+}
+
 /* Bytes of scratch, `window` as in struct attend_args. Example: 256 rows, 32 heads of 128 and 8,192 tokens
  * need 142 MB. */
 static inline uint64_t attend_scratch_bytes(uint32_t max_rows, uint32_t n_heads, uint32_t head_dim,
@@ -126,6 +133,5 @@ static inline uint64_t attend_scratch_bytes(uint32_t max_rows, uint32_t n_heads,
 {
     uint32_t max_splits = attend_max_splits(n_ctx, window);
     return attend_handed_at(max_rows, n_heads, head_dim, max_splits) +
-           (uint64_t)ATTEND_HANDED_ROWS * n_heads * ATTEND_HANDED_SPLITS * (ATTEND_HANDED_STATS + head_dim) *
-               8;
+           2 * attend_handed_bytes(n_heads, head_dim);
 }

@@ -104,8 +104,10 @@ enum program_flags {
                                themselves where rows are few (mixture_layout.h) */
     PROGRAM_BESIDE = 4096,  /* JOIN, set by backend cuda: neither it nor the HEADS op before it needs the
                                other, so that it does not wait */
-    PROGRAM_WORDS = 8192,   /* MATMUL, set by backend cuda: where rows are few, its output is passed on as
-                               words, for which the next op waits (kernels/device/words.h) */
+    PROGRAM_WORDS = 8192, /* MATMUL and ATTEND, set by backend cuda: where rows are few, its output is passed
+                             on as words, for which the next op waits (kernels/device/words.h) */
+    PROGRAM_EMPTIES = 16384, /* MATMUL, set by backend cuda: it empties the old value that it adds to */
+    PROGRAM_SIGNALS = 32768, /* MATMUL with PROGRAM_WORDS: a later op waits for its end too */
 };
 
 enum program_buffer_index {
@@ -139,10 +141,11 @@ struct program_op {
     uint32_t out_col[3]; /* MATMUL STORE: column where each output starts in a row of buffer `out`; ATTEND:
                             where q, k and v start in a row of `in` */
     uint32_t gain;       /* MATMUL: norm gain or PROGRAM_NONE */
-    uint32_t q_gain, k_gain;              /* ATTEND: per-head norm gains, both or neither (PROGRAM_NONE) */
-    float eps;                            /* of the norm, or of the QK-norm */
-    float scale;                          /* ATTEND: of the scores; others: 1 where there is none */
-    uint32_t wait, signal;                /* counter indices; wait is PROGRAM_NONE for the first op */
+    uint32_t q_gain, k_gain; /* ATTEND: per-head norm gains, both or neither (PROGRAM_NONE) */
+    float eps;               /* of the norm, or of the QK-norm */
+    float scale;             /* ATTEND: of the scores; others: 1 where there is none */
+    uint32_t wait, signal;   /* counter indices; wait is PROGRAM_NONE for the first op. Behind an op
+                                with PROGRAM_WORDS backend cuda sets what to wait for besides */
     uint32_t wait_arrivals, signal_units; /* per step; the backend fills them */
     uint32_t node;           /* the last graph node this op covers, which names the op in errors and tables */
     uint32_t n_nodes;        /* number of graph nodes it covers */
@@ -150,10 +153,11 @@ struct program_op {
     struct route_rule route; /* ROUTE; EXPERTS: n_experts and n_used */
     uint32_t kind;           /* ATTEND: index of the model's kinds */
     float cap;               /* MATMUL STORE: 0: none */
-    int32_t old; /* MATMUL, set by backend cuda: floats from a result to the old value that a RESIDUAL adds
-                    to and empties, or to where gate's product stands until up's is there; 0: its place */
-    uint32_t empties; /* MATMUL, set by backend cuda: the buffer of words that it empties; 0: none */
-    uint32_t reserved[10];
+    int32_t old;        /* MATMUL, set by backend cuda: floats from a result to the old value that a RESIDUAL
+                           adds to, or to where gate's product stands until up's is there; 0: its place */
+    uint32_t empties;   /* MATMUL and EMBED, set by backend cuda: the first of the words of a row that it */
+    uint32_t n_empties; /* empties, by offset in the row's scratch, and their number; 0: none */
+    uint32_t reserved[9];
 };
 _Static_assert(sizeof(struct program_op) == 192, "program_op");
 
@@ -171,6 +175,6 @@ struct program {
     uint32_t row_floats;    /* scratch floats per row: all buffers except the logits */
     uint32_t rank, n_ranks; /* always 0 of 1 */
     uint32_t reserved[3];
-    struct program_buffer buffers[16];
+    struct program_buffer buffers[32];
     struct program_op ops[]; /* n_ops */
 };

@@ -42,6 +42,7 @@ struct attend {
     bool lone;    /* rows prepare themselves; if it is constant false, the compiler omits that code */
     bool general; /* constant: attend_room.h, GENERAL */
     bool polls;   /* q, k and v are words (words.h); as `lone` */
+    bool passes;  /* and so is the result; as `lone` */
 };
 
 /* --- the stream --- */
@@ -134,7 +135,7 @@ SIMT_INLINE bool attend_is_parted(const struct attend_args *in)
  * `in` differs by what attend_room_layer() sets, and no thread has since written to the room. */
 SIMT_INLINE bool attend_prefetch(struct attend *a, const struct crew *crew, const struct flow_guard *guard,
                                  const struct attend_args *in, const SIMT_GLOBAL struct step_row *rows,
-                                 uint32_t n_rows, bool lone_rows, bool planned, bool polls,
+                                 uint32_t n_rows, bool lone_rows, bool planned, bool polls, bool passes,
                                  const bool general)
 {
     a->crew = *crew;
@@ -143,6 +144,7 @@ SIMT_INLINE bool attend_prefetch(struct attend *a, const struct crew *crew, cons
     a->lone = lone_rows && (!general || !attend_is_parted(in));
     a->general = general;
     a->polls = polls;
+    a->passes = passes;
     bool many = n_rows > in->max_rows;
     if (many && simt_thread() == 0)
         flow_fail(guard, DECODER_RANGE, DECODER_RANGE_COUNT, n_rows, in->max_rows);
@@ -429,8 +431,8 @@ SIMT_INLINE void attend_give(const struct attend *a, const struct attend_pass *p
         before = arith_exp2(sink - max);
     }
     float e = arith_exp2(own - max), inverse = 1.0f / __builtin_fmaf(e, sum, before);
-    out[0] = __builtin_fmaf(e, o[0], 0.0f) * inverse;
-    out[1] = __builtin_fmaf(e, o[1], 0.0f) * inverse;
+    attend_put(a->passes, out, __builtin_fmaf(e, o[0], 0.0f) * inverse);
+    attend_put(a->passes, out + 1, __builtin_fmaf(e, o[1], 0.0f) * inverse);
 }
 
 /* Each thread writes the sums that it kept; the deal is that of attend_values(). */
@@ -450,9 +452,11 @@ SIMT_INLINE void attend_give_all(const struct attend *a, const struct attend_pas
 }
 
 /* Merges the n splits of four dimensions, from d on, of one head of one row, ascending. */
-SIMT_INLINE void attend_merge_part(const bool general, const SIMT_SHARED struct attend_room *room,
-                                   uint32_t row, uint32_t head, uint32_t n, uint32_t d)
+SIMT_INLINE void attend_merge_part(const struct attend *a, uint32_t row, uint32_t head, uint32_t n,
+                                   uint32_t d)
 {
+    const bool general = a->general;
+    const SIMT_SHARED struct attend_room *room = a->room;
     struct attend_scratch_at from = attend_scratch_of(room, row, head);
     uint32_t head_dim = room->in.layout.head_dim;
     float max = from.folds[0], sum = 0.0f;
@@ -476,22 +480,28 @@ SIMT_INLINE void attend_merge_part(const bool general, const SIMT_SHARED struct 
     float inverse = 1.0f / sum;
     for (int j = 0; j < 4; j++)
         o[j] = o[j] * inverse;
-    *(SIMT_GLOBAL attend_f4 *)(DECODER_AT(float, room->in.out) + (size_t)row * room->in.out_stride +
-                               head * head_dim + d) = o;
+    SIMT_GLOBAL float *out =
+        DECODER_AT(float, room->in.out) + (size_t)row * room->in.out_stride + head * head_dim + d;
+    if (!a->passes)
+        *(SIMT_GLOBAL attend_f4 *)out = o;
+    for (int j = 0; a->passes && j < 4; j++)
+        words_put(out + j, o[j]);
 }
 
 /* Merges query head q of the unit's part, counted row by row, by one warp. */
-SIMT_INLINE void attend_merge_head(const bool general, const SIMT_SHARED struct attend_room *room,
-                                   const SIMT_SHARED struct attend_unit *u, uint32_t q)
+SIMT_INLINE void attend_merge_head(const struct attend *a, const SIMT_SHARED struct attend_unit *u,
+                                   uint32_t q)
 {
+    const bool general = a->general;
+    const SIMT_SHARED struct attend_room *room = a->room;
     uint32_t head_dim = room->in.layout.head_dim, d = simt_lane() * 4, ratio = room->ratio;
     uint32_t row = u->row + q / ratio, head = u->part * ratio + q % ratio;
     uint32_t n = attend_row_splits(general, room, u, row);
     if (!general && d < head_dim)
-        attend_merge_part(general, room, row, head, n, d);
+        attend_merge_part(a, row, head, n, d);
 #pragma clang loop unroll(disable)
     for (; general && d < head_dim; d += SIMT_LANES * 4)
-        attend_merge_part(general, room, row, head, n, simt_opaque(d)); /* a register fewer: sm_89 spilled */
+        attend_merge_part(a, row, head, n, simt_opaque(d)); /* a register fewer: sm_89 spilled */
 }
 
 /* Merges, after all of the batch's units are written, the groups that are complete: those that are handed
@@ -501,7 +511,7 @@ SIMT_INLINE void attend_merge(const struct attend *a)
     SIMT_SHARED struct attend_room *room = a->room;
     crew_sync(&a->crew);
     if (!a->general && a->lone && room->handed)
-        attend_take(&a->crew, a->guard, room);
+        attend_take(&a->crew, a->guard, room, a->passes);
     if (!room->tickets)
         return;
     if (simt_warp() == 0) {
@@ -522,7 +532,7 @@ SIMT_INLINE void attend_merge(const struct attend *a)
     for (uint32_t left = room->last_arrivals; left; left &= left - 1) {
         const SIMT_SHARED struct attend_unit *u = &room->units[__builtin_ctz(left)];
         for (uint32_t q = simt_warp(); q < u->n_rows * ratio; q += a->crew.n_warps)
-            attend_merge_head(a->general, room, u, q);
+            attend_merge_head(a, u, q);
     }
 }
 

@@ -95,9 +95,12 @@ SIMT_INLINE bool attend_run(struct walk *w, const bool general)
     if (simt_warp() + 1 == w->crew.n_warps)
         attend_ask(&in, rows, w->n_rows);
     bool planned = w->op->flags & PROGRAM_PLANNED;
+    bool passes = walk_passes_words(w);
+    if (passes && simt_thread() == 0)
+        *walk_quiet(w->args, w->index) = GATE_MUTE;
     bool go = attend_prefetch(&a, &w->crew, &w->guard, &in, rows, w->n_rows, lone, planned, walk_polls(w),
-                              general) &&
-              walk_wait(w);
+                              passes, general) &&
+              walk_wait_behind(w);
     if (go && !a.lone) {
         attend_append_phase(&a);
         go = walk_meet(w, 1);

@@ -4,14 +4,24 @@
  * The block of a row's last split, which also appends the row and so seldom ends first, merges the row. Its
  * own part stays in its work area. Each value of another split's part goes through memory in a word of its
  * own, which is not 0 once it is there: neither a release, an acquire nor a ticket lies between the last part
- * and the merge. The words that a warp reads, only that warp reads, and it sets them to 0 when it has them;
- * the hops behind the op order this before the next layer's parts. No block waits before all of its own parts
+ * and the merge. The words that a warp reads, only that warp reads, and it sets them to 0 when it has them.
+ * The next layer has words of its own; the wait for all blocks' end of this one lies before the next but one.
+ * No block waits before all of its own parts
  * are written, so every wait ends. One that fails is noticed by all at the op's end.
  *
  * Thread: attend_hand(): any compute thread; attend_take(): all of a block, behind a barrier after the last
  * unit; the others: one warp. */
 #pragma once
 #include "attend_room.h"
+
+/* Stores a value of the result, as a word if the op passes words on. */
+SIMT_INLINE void attend_put(bool passes, SIMT_GLOBAL float *to, float v)
+{
+    if (passes)
+        words_put(to, v);
+    else
+        *to = v;
+}
 
 /* A value that is handed over; never 0. */
 SIMT_INLINE uint64_t attend_word(float v)
@@ -151,7 +161,7 @@ SIMT_INLINE void attend_take_parts(const struct flow_guard *guard, struct attend
 /* Merges the share from dimension d on of query q's head, of the row whose last split is the block's unit
  * `unit`, by one warp. */
 SIMT_INLINE void attend_take_share(const struct flow_guard *guard, const SIMT_SHARED struct attend_room *room,
-                                   uint32_t unit, uint32_t q, uint32_t d)
+                                   uint32_t unit, uint32_t q, uint32_t d, bool passes)
 {
     const SIMT_SHARED struct attend_unit *u = &room->units[unit];
     uint32_t head_dim = room->in.layout.head_dim, head = u->kv_head * room->ratio + q, lane = simt_lane();
@@ -177,9 +187,9 @@ SIMT_INLINE void attend_take_share(const struct flow_guard *guard, const SIMT_SH
     float inverse = 1.0f / t.total;
     SIMT_GLOBAL float *out =
         DECODER_AT(float, room->in.out) + (size_t)u->row * room->in.out_stride + head * head_dim + d + lane;
-    out[0] = t.o[0] * inverse;
+    attend_put(passes, out, t.o[0] * inverse);
     if (t.second)
-        out[SIMT_LANES] = t.o[1] * inverse;
+        attend_put(passes, out + SIMT_LANES, t.o[1] * inverse);
     if (lane < t.n_far) {
         simt_st_relaxed_gpu_u64(t.stats + lane * t.stride, 0);
         simt_st_relaxed_gpu_u64(t.stats + lane * t.stride + 1, 0);
@@ -198,7 +208,7 @@ SIMT_INLINE void attend_take_share(const struct flow_guard *guard, const SIMT_SH
 
 /* Merges the rows whose last split is one of the block's units, a warp per share of a head. */
 SIMT_INLINE void attend_take(const struct crew *crew, const struct flow_guard *guard,
-                             const SIMT_SHARED struct attend_room *room)
+                             const SIMT_SHARED struct attend_room *room, bool passes)
 {
     uint32_t log2 = room->in.layout.head_dim > ATTEND_SHARE, n = room->ratio << log2;
     for (uint32_t unit = 0; unit < room->n_batch; unit++) {
@@ -206,6 +216,6 @@ SIMT_INLINE void attend_take(const struct crew *crew, const struct flow_guard *g
         if (!attend_is_handed(room, u) || u->split + 1 != u->n_splits)
             continue;
         for (uint32_t i = simt_warp(); i < n; i += crew->n_warps)
-            attend_take_share(guard, room, unit, i >> log2, (i & log2) * ATTEND_SHARE);
+            attend_take_share(guard, room, unit, i >> log2, (i & log2) * ATTEND_SHARE, passes);
     }
 }

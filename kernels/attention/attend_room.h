@@ -451,11 +451,12 @@ SIMT_INLINE void attend_first_places(SIMT_SHARED struct attend_room *room)
         attend_next_place(room, p + i + 1, p + i);
 }
 
-/* Where the words of parts that are handed over are. */
+/* Where the words of parts that are handed over are: two layers in turn have their own. */
 SIMT_INLINE uint64_t attend_words_at(const SIMT_SHARED struct attend_room *room)
 {
     const SIMT_SHARED struct attend_args *in = &room->in;
-    return in->scratch + attend_handed_at(in->max_rows, in->n_heads, in->layout.head_dim, room->max_splits);
+    return in->scratch + attend_handed_at(in->max_rows, in->n_heads, in->layout.head_dim, room->max_splits) +
+           in->layer % 2 * attend_handed_bytes(in->n_heads, in->layout.head_dim);
 }
 
 /* Returns whether a unit's part is handed over as words, without a ticket. */
@@ -495,5 +496,7 @@ SIMT_INLINE void attend_room_again(const bool general, SIMT_SHARED struct attend
                                    const struct attend_args *in)
 {
     attend_room_layer(general, &room->in, in);
+    if (room->handed)
+        room->handed = attend_words_at(room);
     attend_first_places(room);
 }

@@ -16,6 +16,7 @@
 #pragma once
 #include "compute_warps.h"
 #include "step_gate.h"
+#include "words.h"
 #include "abi/schedule.h"
 
 #define WALK_NOTHING UINT32_MAX
@@ -141,21 +142,28 @@ SIMT_INLINE bool walk_wait_noted(struct walk *w, uint32_t counter, uint32_t phas
     return go;
 }
 
-/* 1 if op `index`, the one that runs or the one before it, is quiet in this step: it passes its output on as
- * words (words.h), and ends with a barrier of the block and no signal. The op sets it, before a barrier. */
+/* How op `index` ends in this step, the one that runs or the one before it: enum gate_quiet. An op that
+ * passes its output on as words (words.h) sets it, before a barrier, and ends with a barrier of the block
+ * alone. */
 SIMT_INLINE SIMT_SHARED uint32_t *walk_quiet(const struct decoder_args *args, uint32_t index)
 {
     return &gate_of(args, index % 2 ? GATE_EXPERTS : GATE_STEP).word[GATE_QUIET];
 }
 
-/* Returns whether the op before this one was quiet. */
+/* Returns whether the op passes words on in this step. */
+SIMT_INLINE bool walk_passes_words(const struct walk *w)
+{
+    return w->op->flags & PROGRAM_WORDS && w->n_rows <= w->args->words_rows;
+}
+
+/* Returns whether the op before this one did. */
 SIMT_INLINE bool walk_polls(const struct walk *w)
 {
     return w->before != WALK_NOTHING && *walk_quiet(w->args, w->index - 1);
 }
 
-/* Waits until earlier ops' output may be read and their input overwritten; behind a quiet op, for the block's
- * own warps. False: end. */
+/* Waits until earlier ops' output may be read and their input overwritten; behind an op that passed words on,
+ * for the block's own warps. False: end. */
 SIMT_INLINE bool walk_wait(struct walk *w)
 {
     if (w->before == WALK_NOTHING)
@@ -164,6 +172,22 @@ SIMT_INLINE bool walk_wait(struct walk *w)
         return walk_wait_noted(w, w->before, 0);
     crew_sync(&w->crew);
     return true;
+}
+
+/* The same, but behind an op that passed words on it waits for the end of op->wait, if there is one. */
+SIMT_INLINE bool walk_wait_behind(struct walk *w)
+{
+    if (walk_polls(w) && w->op->wait != PROGRAM_NONE)
+        return walk_wait_noted(w, w->op->wait, 0);
+    return walk_wait(w);
+}
+
+/* Signals the end of the op before this one, whose stores a barrier lies behind, by one thread. Another
+ * barrier comes before the block waits for the counter. */
+SIMT_INLINE void walk_signal_before(const struct walk *w)
+{
+    simt_red_release_gpu_add(walk_counter(w, w->before), 1);
+    w->uses[w->before]++;
 }
 
 /* Signals the end of this block's part of a phase, 1 to DECODER_PHASES - 1 (0 is the op's end, which the loop
@@ -192,6 +216,19 @@ SIMT_INLINE SIMT_GLOBAL float *walk_row(const struct walk *w, uint32_t buffer, u
     if (buffer == PROGRAM_LOGITS)
         return DECODER_AT(float, b->logits) + (size_t)row * b->logits_stride;
     return DECODER_AT(float, b->rows) + (size_t)row * b->row_floats + w->program->buffers[buffer].offset;
+}
+
+/* Empties n words, a multiple of 4, of each of the first rows, from offset `first` of a row's scratch on, by
+ * one warp of every block: of as many rows as are ever passed on so, and at most n_rows. */
+SIMT_INLINE void walk_empty(const struct walk *w, uint32_t first, uint32_t n, uint32_t n_rows)
+{
+    const struct decoder_buffers *b = &w->args->buffers;
+    uint32_t quads = n / 4, rows = n_rows < w->args->words_rows ? n_rows : w->args->words_rows;
+    SIMT_SMALL_LOOP
+    for (uint32_t i = simt_block() * SIMT_LANES + simt_lane(); i < rows * quads;
+         i += simt_n_blocks() * SIMT_LANES)
+        words_empty4(DECODER_AT(float, b->rows) + (size_t)(i / quads) * b->row_floats + first +
+                     i % quads * 4);
 }
 
 /* The floats of a gain or bias, by model weight index. */

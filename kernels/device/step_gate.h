@@ -13,7 +13,7 @@ enum gate_word {
     GATE_PUT,                /* number of words so far; only the compute thread uses this and the next */
     GATE_STEPS,              /* of the step gate: steps that the compute warps have begun */
     GATE_AGAIN = GATE_STEPS, /* of the experts' gate: enum gate_again */
-    GATE_QUIET,              /* of gate i % 2: op i ends without a signal (interpreter.h) */
+    GATE_QUIET,              /* of gate i % 2: enum gate_quiet of op i (interpreter.h) */
 };
 
 /* What is left of an op that is called several times. */
@@ -21,6 +21,13 @@ enum gate_again {
     GATE_ENDS,
     GATE_GOES_ON, /* units of it */
     GATE_CHOSEN,  /* all but the choice of its experts */
+};
+
+/* How an op ends. */
+enum gate_quiet {
+    GATE_LOUD,  /* with a signal */
+    GATE_MUTE,  /* without */
+    GATE_LATER, /* the next op signals it, beside its own work */
 };
 
 enum gate_of { GATE_STEP, GATE_EXPERTS, GATE_N };

@@ -27,9 +27,15 @@ SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p
         product_quantise(p, true, work, 0, n, warp, n_warps, NULL);
         return walk_meet(w, 1);
     }
+    bool signals = !by_unit && walk_polls(w) && *walk_quiet(w->args, w->index - 1) == GATE_LATER;
     if (p->polls)
         walk_note_wait(w, 0, 0);
-    product_quantise(p, false, work, 0, n, warp, n_warps, &w->guard);
+    if (!signals)
+        product_quantise(p, false, work, 0, n, warp, n_warps, &w->guard);
+    else if (warp + 1 < n_warps) /* the last one signals: the others need not wait for its release */
+        product_quantise(p, false, work, 0, n, warp, n_warps - 1, &w->guard);
+    else if (simt_lane() == 0)
+        walk_signal_before(w);
     if (p->polls)
         walk_note_wait(w, 0, 1);
     crew_sync(&w->crew);
@@ -44,8 +50,8 @@ SIMT_INLINE void product_describe_op(struct walk *w, SIMT_SHARED struct product 
     if (simt_warp() + 1 != w->crew.n_warps)
         return;
     product_open(p, w->args, w->program, w->op, w->plan, w->step, w->n_rows, walk_polls(w));
-    if (simt_lane() == 0)
-        *walk_quiet(w->args, w->index) = w->op->flags & PROGRAM_WORDS && w->n_rows <= w->args->words_rows;
+    if (simt_lane() == 0 && walk_passes_words(w))
+        *walk_quiet(w->args, w->index) = w->op->flags & PROGRAM_SIGNALS ? GATE_LATER : GATE_MUTE;
     if (!has_units || w->op->opcode == PROGRAM_MATMUL)
         return;
     simt_syncwarp(); /* several lanes have written it */
@@ -78,18 +84,6 @@ SIMT_INLINE bool product_begin(struct walk *w, SIMT_SHARED struct product *p, co
     return true;
 }
 
-/* Empties words that the ops before have read, by the last warp of every block. */
-SIMT_INLINE void product_empty(const struct walk *w, const SIMT_SHARED struct product *p)
-{
-    uint32_t n = p->n_empties / 4, n_rows = w->n_rows < w->args->words_rows ? w->n_rows : w->args->words_rows;
-    if (simt_warp() + 1 != w->crew.n_warps)
-        return;
-    SIMT_SMALL_LOOP
-    for (uint32_t i = simt_block() * SIMT_LANES + simt_lane(); i < n_rows * n;
-         i += simt_n_blocks() * SIMT_LANES)
-        words_empty4(DECODER_AT(float, p->empties) + (size_t)(i / n) * p->in_stride + i % n * 4);
-}
-
 /* has_units: a constant; without it the code of EXPERTS and HEADS is left out. Each unit is a call of its
  * own, and what comes before the first one if rows are gathered, so that product_run() has the registers to
  * itself. */
@@ -116,8 +110,8 @@ SIMT_INLINE bool product_op(struct walk *w, const bool has_units)
     if (gathers && !again)
         return true;
     bool go = product_run(p, &place, &w->crew);
-    if (p->empties)
-        product_empty(w, p);
+    if (p->n_empties && simt_warp() + 1 == w->crew.n_warps)
+        walk_empty(w, p->empties, p->n_empties, w->n_rows);
     walk_keep_place(w, at);
     return go;
 }

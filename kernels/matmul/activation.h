@@ -188,7 +188,7 @@ SIMT_INLINE uint32_t activation_n_chunks(uint32_t k)
 
 #define ACTIVATION_AHEAD 32 /* loads in flight: registers are free here, and memory latency is long */
 
-SIMT_INLINE float activation_get(const SIMT_GLOBAL float *x, const bool words)
+SIMT_INLINE float activation_get(const SIMT_GLOBAL float *x, bool words)
 {
     return words ? arith_from_bits(simt_ld_relaxed_gpu((const SIMT_GLOBAL uint32_t *)x)) : *x;
 }

@@ -72,8 +72,8 @@ struct product {
     uint16_t polls;        /* narrow: the columns are words of the op before */
     uint16_t words;        /* the result is passed on as words */
     int32_t old;           /* program_op.old */
-    uint64_t empties;      /* words of the first row that this op empties, or 0 */
-    uint32_t n_empties;    /* of a row; a multiple of 4 */
+    uint32_t empties_old;  /* PROGRAM_EMPTIES */
+    uint32_t empties, n_empties; /* program_op */
 };
 #define PRODUCT_DESCRIPTION_BYTES 384u
 _Static_assert(sizeof(struct product) <= PRODUCT_DESCRIPTION_BYTES, "the fold area has room for two of them");
@@ -169,9 +169,9 @@ SIMT_INLINE void product_open(SIMT_SHARED struct product *p, const struct decode
     p->polls = polls;
     p->words = op->flags & PROGRAM_WORDS && n_columns <= args->words_rows;
     p->old = op->old;
-    const SIMT_GLOBAL struct program_buffer *emptied = &program->buffers[op->empties];
-    p->empties = op->empties ? b->rows + (uint64_t)emptied->offset * 4 : 0;
-    p->n_empties = emptied->width / 4 * 4;
+    p->empties_old = op->flags & PROGRAM_EMPTIES;
+    p->empties = op->empties;
+    p->n_empties = op->n_empties;
 }
 
 /* --- columns --- */
@@ -555,7 +555,7 @@ SIMT_INLINE void product_give(const SIMT_SHARED struct product *p, uint32_t matr
         words_put(out, v);
     else
         *out = v;
-    if (p->old && !gated)
+    if (p->empties_old)
         out[p->old] = arith_from_bits(WORDS_EMPTY);
 }
 
@@ -565,6 +565,14 @@ SIMT_INLINE bool product_adds(const SIMT_SHARED struct product *p, uint32_t matr
 {
     return p->epilogue == PROGRAM_RESIDUAL || p->epilogue >= PROGRAM_TIMES_SILU ||
            (program_is_gated(p->epilogue) && matrix == 1);
+}
+
+/* Returns the old value. Elsewhere it is words, all of which the block has seen, or which a hop has brought.
+ */
+SIMT_INLINE float product_before(const SIMT_SHARED struct product *p, const bool wide,
+                                 const SIMT_GLOBAL float *out)
+{
+    return activation_get(out + p->old, !wide && p->old);
 }
 
 SIMT_INLINE float product_bias(const SIMT_SHARED struct product_matrix *m, uint32_t n)
@@ -634,8 +642,8 @@ SIMT_INLINE void product_fold(const enum product_form form, const SIMT_SHARED st
         SIMT_GLOBAL float *out = product_out(p, m, in_matrix, number);
         bool ends = label->last && in_matrix < m->n;
         float sum[2] = {0, 0};
-        float before = ends && product_adds(p, label->matrix) ? out[p->old] : 0; /* both loaded early */
-        float bias = ends ? product_bias(m, in_matrix) : 0;
+        float before = ends && product_adds(p, label->matrix) ? product_before(p, wide, out) : 0;
+        float bias = ends ? product_bias(m, in_matrix) : 0; /* both loaded early */
         if (label->first_item) {
             sum[0] = sums[0];
             sum[1] = sums[TILE_ROWS];

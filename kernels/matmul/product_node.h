@@ -50,7 +50,8 @@ SIMT_INLINE void product_describe(SIMT_SHARED struct product *p, const struct mu
     p->head_columns = 0;
     p->polls = p->words = 0;
     p->old = 0;
-    p->empties = 0;
+    p->empties_old = 0;
+    p->n_empties = 0;
     p->epilogue = PROGRAM_STORE;
     p->group_tiles = product_group_tiles(m->stage_supers, args->matrix.n_supers, n_tiles);
     p->n_groups = (n_tiles + p->group_tiles - 1) / p->group_tiles;

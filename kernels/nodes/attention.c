@@ -15,7 +15,7 @@ SIMT_INLINE void attend_rows_of(const struct attention_args *args, const bool ge
     const SIMT_GLOBAL struct step *step = node_step_of(&args->step);
     struct attend a;
     if (!attend_prefetch(&a, &crew, &guard, &args->attend, step->rows, step->n_rows, false, false, false,
-                         general) ||
+                         false, general) ||
         !attend_phase(&a))
         simt_cp_async_wait(0); /* a block must end with no copy under way */
 }

@@ -1,14 +1,20 @@
 /* plan_words.c - which ops of the decoder's program pass their output on as words (kernels/device/words.h),
  * so that no hop stands between them and the next op. Declared in plan.h.
  *
- * X, from a product that adds to it to the product that reads it next. x gets a second buffer. Such an op
- * adds to what one of them has, stores the sum in the other and empties the first: the other was emptied by
- * the op before it that did so. Q, K AND V, from their product to ATTEND: the op behind ATTEND empties them.
+ * Words must be empty before they are written. So there is an op that empties them, behind a wait for all
+ * blocks' end of the op that reads them; and a wait for all blocks' end of that op lies before the next op
+ * that writes them, and before the one that reads what it writes.
  *
- * An op that empties has waited for a hop, behind which nobody reads what it empties; the hop before the next
- * writer orders that writer and all readers behind the emptying. So the hops into ops that add to x, and out
- * of ATTEND, stay: two of a dense layer's five. Others stay where the next op writes what blocks may still
- * read. */
+ * A CHAIN has dense layers of five ops and the plain attention. All of them pass words on, but the last.
+ * Three sets of buffers take turns: layer l has set l % 3. In ATTEND a block waits until all have finished
+ * the layer before, which was five ops ago when most do; behind it O empties that layer's set, and the next
+ * layer's ATTEND waits for this before the set is used again, two layers on.
+ *
+ * In OTHER PROGRAMS there are words where hops remain around them. X, from a product that adds to it to the
+ * product that reads it next: x gets a second buffer; such an op adds to what one of them has, stores the sum
+ * in the other and empties the first. Q, K AND V, from their product to ATTEND: the op behind ATTEND empties
+ * them. Hops into ops that add to x, and out of ATTEND, stay: two of a dense layer's five. So do those in
+ * front of an op that writes what blocks may still read. */
 #include "abi/tile.h"
 #include "plan.h"
 
@@ -18,6 +24,14 @@
 #define MOST_VALUES 2048u
 
 #define X2 PROGRAM_N_BUFFERS /* the second buffer of x */
+
+/* Adds a buffer behind the others of a row. */
+static void add_buffer(struct program *p, uint32_t index, uint32_t width)
+{
+    p->buffers[index] = (struct program_buffer){p->row_floats, width};
+    p->row_floats += (width + 15) / 16 * 16; /* 64 bytes: rows stay aligned */
+    p->n_buffers = index + 1;
+}
 
 /* Most rows of which a product is narrow, so that it may take words. */
 static uint32_t narrow_rows(const struct program_op *op, const struct decoder_matrix *matrices,
@@ -30,6 +44,8 @@ static uint32_t narrow_rows(const struct program_op *op, const struct decoder_ma
         n--;
     return n;
 }
+
+/* --- pairs of ops with hops around them --- */
 
 /* True if a hop stands before op i. */
 static bool has_hop(const struct program *p, uint32_t i)
@@ -86,14 +102,6 @@ static bool passes_heads(const struct program *p, uint32_t i)
     return true;
 }
 
-/* Gives x its second buffer behind the others of a row. */
-static void add_buffer(struct program *p)
-{
-    p->buffers[X2] = (struct program_buffer){p->row_floats, p->buffers[PROGRAM_X].width};
-    p->row_floats += (p->buffers[X2].width + 15) / 16 * 16; /* 64 bytes: rows stay aligned */
-    p->n_buffers = X2 + 1;
-}
-
 /* Lets each op use the buffer that has x; ops with PROGRAM_WORDS, and op `also`, store it in the other. */
 static void place_x(struct program *p, uint32_t also)
 {
@@ -107,6 +115,7 @@ static void place_x(struct program *p, uint32_t also)
         if (op->flags & PROGRAM_WORDS || i == also) {
             uint32_t other = now == PROGRAM_X ? X2 : PROGRAM_X;
             op->old = (int32_t)(p->buffers[now].offset - p->buffers[other].offset);
+            op->flags |= PROGRAM_EMPTIES;
             now = other;
         }
         op->out = now;
@@ -137,20 +146,155 @@ static uint32_t mark_x(struct program *p, const struct decoder_matrix *matrices,
     }
     if (n == 0)
         return rows;
-    add_buffer(p);
+    add_buffer(p, X2, p->buffers[PROGRAM_X].width);
     place_x(p, also);
+    return rows;
+}
+
+static uint32_t mark_pairs(struct program *p, const struct decoder_matrix *matrices, uint32_t work_bytes)
+{
+    uint32_t rows = mark_x(p, matrices, work_bytes, ACTIVATION_COLUMNS);
+    bool any = p->n_buffers > PROGRAM_N_BUFFERS;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (passes_heads(p, i)) {
+            struct program_op *op = &p->ops[i];
+            op->flags |= PROGRAM_WORDS;
+            op[1].wait = PROGRAM_NONE;
+            op[2].empties = p->buffers[PROGRAM_QKV].offset;
+            op[2].n_empties = p->buffers[PROGRAM_QKV].width / 4 * 4;
+            any = true;
+        }
+    return any ? rows : 0;
+}
+
+/* --- a chain --- */
+
+#define N_SETS 3
+
+enum chain_op { CHAIN_QKV, CHAIN_ATTEND, CHAIN_O, CHAIN_GATED, CHAIN_DOWN, CHAIN_OPS };
+
+/* The buffers of a set: what each op of a layer reads. */
+enum chain_part { CHAIN_X, CHAIN_HEADS, CHAIN_ATTENDED, CHAIN_SUM, CHAIN_H, CHAIN_PARTS };
+_Static_assert(PROGRAM_N_BUFFERS + N_SETS * CHAIN_PARTS <=
+                   sizeof((struct program *)0)->buffers / sizeof(struct program_buffer),
+               "room");
+
+static uint32_t part_of(uint32_t layer, enum chain_part part)
+{
+    return PROGRAM_N_BUFFERS + layer % N_SETS * CHAIN_PARTS + part;
+}
+
+static bool is_product(const struct program_op *op, uint32_t in, uint32_t out)
+{
+    return op->opcode == PROGRAM_MATMUL && op->in == in && op->out == out &&
+           !(op->flags & (PROGRAM_HEAD | PROGRAM_GATED));
+}
+
+static bool is_dense_layer(const struct program_op *op)
+{
+    const struct program_op *attend = &op[CHAIN_ATTEND];
+    return is_product(&op[CHAIN_QKV], PROGRAM_X, PROGRAM_QKV) && op[CHAIN_QKV].epilogue == PROGRAM_STORE &&
+           op[CHAIN_QKV].k <= MOST_VALUES && attend->opcode == PROGRAM_ATTEND && attend->in == PROGRAM_QKV &&
+           attend->out == PROGRAM_ATTN && !(attend->flags & PROGRAM_GENERAL) &&
+           is_product(&op[CHAIN_O], PROGRAM_ATTN, PROGRAM_X) && op[CHAIN_O].epilogue == PROGRAM_RESIDUAL &&
+           is_product(&op[CHAIN_GATED], PROGRAM_X, PROGRAM_H) && program_is_gated(op[CHAIN_GATED].epilogue) &&
+           is_product(&op[CHAIN_DOWN], PROGRAM_H, PROGRAM_X) && op[CHAIN_DOWN].epilogue == PROGRAM_RESIDUAL;
+}
+
+/* Returns the number of layers of a chain, or 0. */
+static uint32_t chain_layers(const struct program *p)
+{
+    uint32_t n = 0;
+    if (p->ops[0].opcode != PROGRAM_EMBED)
+        return 0;
+    while (1 + (n + 1) * CHAIN_OPS < p->n_ops && is_dense_layer(&p->ops[1 + n * CHAIN_OPS]))
+        n++;
+    const struct program_op *end = &p->ops[1 + n * CHAIN_OPS];
+    return end->opcode == PROGRAM_MATMUL && end->flags & PROGRAM_HEAD ? n : 0;
+}
+
+/* Most rows of which all products are narrow. */
+static uint32_t chain_rows(const struct program *p, uint32_t n_layers, const struct decoder_matrix *matrices,
+                           uint32_t work_bytes)
+{
+    uint32_t rows = ACTIVATION_COLUMNS;
+    for (uint32_t i = 1; i < 1 + n_layers * CHAIN_OPS; i++) {
+        uint32_t narrow =
+            p->ops[i].opcode == PROGRAM_MATMUL ? narrow_rows(&p->ops[i], matrices, work_bytes) : rows;
+        rows = narrow < rows ? narrow : rows;
+    }
+    return rows;
+}
+
+/* Gives the layers their sets, behind the other buffers of a row. */
+static void add_sets(struct program *p)
+{
+    static const uint32_t like[CHAIN_PARTS] = {[CHAIN_X] = PROGRAM_X,
+                                               [CHAIN_HEADS] = PROGRAM_QKV,
+                                               [CHAIN_ATTENDED] = PROGRAM_ATTN,
+                                               [CHAIN_SUM] = PROGRAM_X,
+                                               [CHAIN_H] = PROGRAM_H};
+    for (uint32_t set = 0; set < N_SETS; set++)
+        for (uint32_t part = 0; part < CHAIN_PARTS; part++)
+            add_buffer(p, part_of(set, part), p->buffers[like[part]].width);
+}
+
+static int32_t floats_between(const struct program *p, uint32_t from, uint32_t to)
+{
+    return (int32_t)(p->buffers[to].offset - p->buffers[from].offset);
+}
+
+/* Lets an op empty a layer's set. */
+static void empty_set(const struct program *p, struct program_op *op, uint32_t layer)
+{
+    const struct program_buffer *last = &p->buffers[part_of(layer, CHAIN_H)];
+    op->empties = p->buffers[part_of(layer, CHAIN_X)].offset;
+    op->n_empties = (last->offset + last->width - op->empties) / 4 * 4;
+}
+
+static void mark_layer(struct program *p, uint32_t layer, bool last)
+{
+    struct program_op *op = &p->ops[1 + layer * CHAIN_OPS];
+    uint32_t x = layer ? part_of(layer, CHAIN_X) : PROGRAM_X,
+             next = last ? PROGRAM_X : part_of(layer + 1, CHAIN_X);
+    uint32_t heads = part_of(layer, CHAIN_HEADS), attended = part_of(layer, CHAIN_ATTENDED);
+    uint32_t sum = part_of(layer, CHAIN_SUM), h = part_of(layer, CHAIN_H);
+    const uint32_t in[CHAIN_OPS] = {x, heads, attended, sum, h},
+                   out[CHAIN_OPS] = {heads, attended, sum, h, next};
+    for (uint32_t i = 0; i < CHAIN_OPS; i++) {
+        op[i].in = in[i];
+        op[i].out = out[i];
+        if (i != CHAIN_DOWN || !last)
+            op[i].flags |= PROGRAM_WORDS;
+        if (i || layer)
+            op[i].wait = PROGRAM_NONE;
+    }
+    op[CHAIN_O].old = floats_between(p, sum, x);
+    op[CHAIN_GATED].old = floats_between(p, h, PROGRAM_H); /* which is free: h is in the sets */
+    op[CHAIN_DOWN].old = floats_between(p, next, sum);
+    if (!last)
+        op[CHAIN_DOWN].flags |= PROGRAM_SIGNALS;
+    if (layer == 0)
+        return;
+    op[CHAIN_ATTEND].wait = op[-1].signal;
+    empty_set(p, &op[CHAIN_O], layer - 1);
+}
+
+/* The last layer's set is emptied when the next step begins. */
+static uint32_t mark_chain(struct program *p, const struct decoder_matrix *matrices, uint32_t work_bytes)
+{
+    uint32_t n = chain_layers(p), rows = n ? chain_rows(p, n, matrices, work_bytes) : 0;
+    if (rows == 0)
+        return 0;
+    add_sets(p);
+    for (uint32_t layer = 0; layer < n; layer++)
+        mark_layer(p, layer, layer + 1 == n);
+    empty_set(p, &p->ops[0], n - 1);
     return rows;
 }
 
 uint32_t plan_words(struct program *program, const struct decoder_matrix *matrices, uint32_t work_bytes)
 {
-    uint32_t rows = mark_x(program, matrices, work_bytes, ACTIVATION_COLUMNS);
-    bool any = program->n_buffers > PROGRAM_N_BUFFERS;
-    for (uint32_t i = 0; i < program->n_ops; i++)
-        if (passes_heads(program, i)) {
-            program->ops[i].flags |= PROGRAM_WORDS;
-            program->ops[i + 2].empties = PROGRAM_QKV;
-            any = true;
-        }
-    return any ? rows : 0;
+    uint32_t rows = mark_chain(program, matrices, work_bytes);
+    return rows ? rows : mark_pairs(program, matrices, work_bytes);
 }

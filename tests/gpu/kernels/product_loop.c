@@ -34,7 +34,8 @@ SIMT_INLINE void describe(SIMT_SHARED struct product *p, const struct product_lo
     p->head_columns = 0;
     p->polls = p->words = 0;
     p->old = 0;
-    p->empties = 0;
+    p->empties_old = 0;
+    p->n_empties = 0;
     p->epilogue = PROGRAM_STORE;
     p->n_groups = args->n_groups;
     p->group_tiles = args->group_tiles;

@@ -45,7 +45,7 @@ SIMT_INLINE bool run_layer(const struct attend_grid_args *args, uint32_t s, bool
     struct attend a;
     if (!attend_prefetch(&a, &crew, &guard, &args->attend,
                          DECODER_AT(struct step_row, args->rows) + s * max_rows, n_rows, lone, planned, false,
-                         general) ||
+                         false, general) ||
         !wait(args, &crew, &guard, GRID_QKV, hops->layers))
         return false;
     if (!a.lone) {

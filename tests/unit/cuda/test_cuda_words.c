@@ -14,59 +14,62 @@
 
 #define WORK_BYTES 60000u
 #define X2         PROGRAM_N_BUFFERS
-#define N_BUFFERS  (PROGRAM_N_BUFFERS + 1)
+#define MAX_SEEN   32
+#define NEVER      (-1)
 
-/* What is known of a buffer: in which part of the run, counted by hops, it was last written, read and
- * emptied, and whether it holds values, of a row. */
+/* What is known of a buffer, in ops since the first step began: when it was last written, read and emptied,
+ * and when every block polled all of it. */
 struct buffer {
-    int written, read, emptied; /* -1: never */
+    int written, read, emptied, polled;
     bool is_empty;
 };
 
 struct run {
     const struct program *p;
-    struct buffer b[N_BUFFERS];
-    int hop;        /* so many hops so far */
-    uint32_t first; /* op behind the last of them */
+    struct buffer b[MAX_SEEN];
+    int now;   /* number of the op */
+    int known; /* every block has finished the ops up to this one, where the op's stores begin */
+    int first; /* number of the first op behind the last wait for all blocks' end of the op before */
     char fault[160];
 };
 
-static void fail(struct run *r, uint32_t op, const char *what, uint32_t buffer)
+static void fail(struct run *r, const char *what, uint32_t buffer)
 {
     if (!r->fault[0])
-        (void)snprintf(r->fault, sizeof r->fault, "op %u: buffer %u: %s", op, buffer, what);
+        (void)snprintf(r->fault, sizeof r->fault, "op %d: buffer %u: %s", r->now, buffer, what);
 }
 
-/* A read behind a hop, or of words, which must have been emptied behind one before. */
-static void read_buffer(struct run *r, uint32_t op, uint32_t buffer, bool polls)
+static void read_buffer(struct run *r, uint32_t buffer, bool polls)
 {
     struct buffer *b = &r->b[buffer];
     if (b->is_empty)
-        fail(r, op, "read while it is empty", buffer);
-    if (!polls && b->written >= r->hop)
-        fail(r, op, "read without a hop behind its writer", buffer);
-    if (polls && b->emptied >= r->hop)
-        fail(r, op, "polled without a hop behind its emptying", buffer);
-    b->read = r->hop;
+        fail(r, "read while it is empty", buffer);
+    if (!polls && b->written > r->known && b->polled < b->written)
+        fail(r, "read without a wait for its writer", buffer);
+    if (polls && b->emptied > r->known)
+        fail(r, "polled without a wait for its emptying", buffer);
+    b->read = r->now;
+    if (polls)
+        b->polled = r->now;
 }
 
-static void write_buffer(struct run *r, uint32_t op, uint32_t buffer, bool words)
+static void write_buffer(struct run *r, uint32_t buffer, bool words)
 {
     struct buffer *b = &r->b[buffer];
-    if (words && (!b->is_empty || b->emptied >= r->hop))
-        fail(r, op, "words are written where it is not empty, or without a hop behind that", buffer);
-    if (b->read >= r->hop && !words)
-        fail(r, op, "written without a hop behind its last reader", buffer);
-    b->written = r->hop;
+    if (words && (!b->is_empty || b->emptied > r->known))
+        fail(r, "words are written where it is not empty, or without a wait for its emptying", buffer);
+    if (!words && (b->read > r->known || b->written > r->known))
+        fail(r, "written without a wait for its last reader and writer", buffer);
+    b->written = r->now;
     b->is_empty = false;
 }
 
-static void empty_buffer(struct run *r, uint32_t op, uint32_t buffer)
+static void empty_buffer(struct run *r, uint32_t buffer)
 {
     struct buffer *b = &r->b[buffer];
-    if (b->read >= r->hop || b->written >= r->hop)
-        fail(r, op, "emptied without a hop behind its last reader and writer", buffer);
-    b->emptied = r->hop;
+    if (b->read > r->known || b->written > r->known)
+        fail(r, "emptied without a wait for its last reader and writer", buffer);
+    b->emptied = r->now;
     b->is_empty = true;
 }
 
@@ -78,55 +81,86 @@ static uint32_t buffer_at(const struct program *p, int64_t offset)
     return PROGRAM_NONE;
 }
 
-/* x and q, k, v are followed; what else ops read and write stays behind hops as it was. */
+/* x, what passes it on, and what is passed on in a chain are followed; what else ops read and write stays
+ * behind hops as it was. */
 static bool is_followed(uint32_t buffer)
 {
-    return buffer == PROGRAM_X || buffer == X2 || buffer == PROGRAM_QKV;
+    return buffer == PROGRAM_X || buffer == PROGRAM_QKV || (buffer >= X2 && buffer < MAX_SEEN);
+}
+
+/* Waits as the decoder does: op i of a step, behind op i - 1. */
+static void wait_for_others(struct run *r, uint32_t i)
+{
+    const struct program_op *op = &r->p->ops[i];
+    bool polls = i > 0 && op[-1].flags & PROGRAM_WORDS;
+    if (!polls) {
+        r->known = r->now - 1;
+        r->first = r->now;
+    } else if (op->opcode == PROGRAM_ATTEND && op->wait != PROGRAM_NONE) {
+        uint32_t awaited = op->wait / DECODER_PHASES;
+        const struct program_op *other = &r->p->ops[awaited];
+        if (awaited >= i || op->wait % DECODER_PHASES ||
+            (other->flags & PROGRAM_WORDS && !(other->flags & PROGRAM_SIGNALS)))
+            fail(r, "waits for an op that does not signal", awaited);
+        int known = r->now - (int)(i - awaited);
+        r->known = known > r->known ? known : r->known;
+    }
+}
+
+static void use_old(struct run *r, const struct program_op *op)
+{
+    uint32_t old = buffer_at(r->p, (int64_t)r->p->buffers[op->out].offset + op->old);
+    if (old == PROGRAM_NONE || old == op->out)
+        fail(r, "the old value stands in no buffer", old);
+    else if (program_is_gated(op->epilogue)) /* gate's product: written and read by one thread */
+        write_buffer(r, old, false);
+    else
+        read_buffer(r, old, false);
+    if (old != PROGRAM_NONE && op->flags & PROGRAM_EMPTIES) {
+        r->b[old].read = NEVER; /* by the thread that empties it */
+        empty_buffer(r, old);
+    }
 }
 
 static void run_op(struct run *r, uint32_t i)
 {
     const struct program_op *op = &r->p->ops[i];
-    bool polls = i > 0 && r->p->ops[i - 1].flags & PROGRAM_WORDS, words = op->flags & PROGRAM_WORDS;
-    r->hop += i > 0 && !polls;
-    r->first = polls ? r->first : i;
-    for (uint32_t j = r->first; j < i; j++)
-        if (r->p->ops[j].in == op->out || r->p->ops[j].out == op->out)
-            fail(r, i, "written without a hop behind another op's use", op->out);
+    bool polls = i > 0 && op[-1].flags & PROGRAM_WORDS, words = op->flags & PROGRAM_WORDS;
+    wait_for_others(r, i);
+    for (int j = r->first; j < r->now; j++) {
+        const struct program_op *before = op - (r->now - j);
+        if (j > r->known && (before->in == op->out || before->out == op->out))
+            fail(r, "written without a wait for another op's use", op->out);
+    }
     if (is_followed(op->in))
-        read_buffer(r, i, op->in, polls);
+        read_buffer(r, op->in, polls);
     bool in_place = op->epilogue == PROGRAM_RESIDUAL || op->epilogue >= PROGRAM_TIMES_SILU ||
                     op->opcode == PROGRAM_ADD_NORM;
-    if (op->opcode == PROGRAM_MATMUL && op->epilogue == PROGRAM_RESIDUAL && op->old) {
-        uint32_t old = buffer_at(r->p, (int64_t)r->p->buffers[op->out].offset + op->old);
-        if (!is_followed(old) || old == op->out) {
-            fail(r, i, "the old value stands in no buffer of x", old);
-            return;
-        }
-        if (r->b[old].is_empty || r->b[old].written >= r->hop)
-            fail(r, i, "the old value is not there", old);
-        empty_buffer(r, i, old);
-    } else if (is_followed(op->out) && in_place) {
-        if (r->b[op->out].is_empty || r->b[op->out].written >= r->hop)
-            fail(r, i, "the old value is not there", op->out);
-    }
-    if (op->empties)
-        empty_buffer(r, i, op->empties);
+    if (op->old)
+        use_old(r, op);
+    else if (is_followed(op->out) && in_place)
+        read_buffer(r, op->out, false);
+    if (is_followed(op->out) && in_place && !op->old)
+        r->b[op->out].read = NEVER; /* by the thread that writes it */
+    for (uint32_t b = 0; b < r->p->n_buffers && op->n_empties; b++)
+        if (b != PROGRAM_LOGITS && r->p->buffers[b].width && r->p->buffers[b].offset >= op->empties &&
+            r->p->buffers[b].offset < op->empties + op->n_empties)
+            empty_buffer(r, b);
     if (is_followed(op->out))
-        write_buffer(r, i, op->out, words);
+        write_buffer(r, op->out, words);
+    r->now++;
 }
 
-/* Runs three steps. Between two of them all blocks meet. Returns what is wrong, or an empty string. */
+/* Runs four steps. Between two of them all blocks meet. */
 static struct run run_steps(const struct program *p)
 {
     struct run r = {.p = p};
-    for (uint32_t b = 0; b < N_BUFFERS; b++)
-        r.b[b] = (struct buffer){-1, -1, -1, true};
-    for (int step = 0; step < 3; step++) {
+    cr_assert(p->n_buffers <= MAX_SEEN);
+    for (uint32_t b = 0; b < MAX_SEEN; b++)
+        r.b[b] = (struct buffer){NEVER, NEVER, NEVER, NEVER, true};
+    for (int step = 0; step < 4; step++)
         for (uint32_t i = 0; i < p->n_ops; i++)
             run_op(&r, i);
-        r.hop++;
-    }
     return r;
 }
 
@@ -206,10 +240,35 @@ Test(cuda_words, in_every_models_program_hops_stand_where_words_need_them, .time
     globfree(&found);
 }
 
-Test(cuda_words, a_dense_layer_keeps_two_hops, .timeout = 60)
+Test(cuda_words, dense_layers_are_a_chain, .timeout = 60)
+{
+    struct made m = make_named("tiny-qwen3-s11-q4_k_m");
+    uint32_t n = m.p->n_layers, floats = 0;
+    cr_assert_eq(m.rows, ACTIVATION_COLUMNS);
+    cr_assert_eq(n_words(m.p), 5 * n - 1, "all but the last");
+    for (uint32_t layer = 0; layer < n; layer++) {
+        const struct program_op *op = &m.p->ops[1 + layer * 5];
+        cr_assert_eq((op[4].flags & PROGRAM_SIGNALS) != 0, layer + 1 < n);
+        cr_assert_eq(op[1].wait, layer ? op[-1].signal : PROGRAM_NONE);
+        cr_assert_eq(op[2].n_empties != 0, layer > 0);
+        cr_assert(op[2].old && op[3].old && op[4].old);
+    }
+    cr_assert_gt(m.p->ops[0].n_empties, 0);
+    for (uint32_t b = X2; b < m.p->n_buffers; b++)
+        floats += m.p->buffers[b].width;
+    cr_assert_geq(m.p->row_floats, m.fused->row_floats + floats);
+    cr_assert_eq(m.p->buffers[X2].offset, m.fused->row_floats);
+    give(&m);
+}
+
+/* With a window somewhere layers are no chain, and a layer keeps two hops. */
+Test(cuda_words, other_dense_layers_keep_two_hops, .timeout = 60)
 {
     struct made m = make_named("tiny-qwen3-s11-q4_k_m");
     uint32_t n_layers = m.p->n_layers;
+    for (uint32_t i = 0; i < m.fused->n_ops; i++)
+        m.fused->ops[i].flags |= m.fused->ops[i].opcode == PROGRAM_ATTEND ? PROGRAM_GENERAL : 0;
+    mark(&m, WORK_BYTES);
     cr_assert_eq(m.rows, ACTIVATION_COLUMNS);
     cr_assert_eq(n_words(m.p), 3 * n_layers - 1, "q, k, v and twice x, but behind the last layer");
     for (uint32_t i = 0; i < m.p->n_ops; i++) {
@@ -218,11 +277,12 @@ Test(cuda_words, a_dense_layer_keeps_two_hops, .timeout = 60)
         bool heads = op->opcode == PROGRAM_MATMUL && op->out == PROGRAM_QKV;
         bool last = i + 1 < m.p->n_ops && op[1].flags & PROGRAM_HEAD;
         cr_assert_eq((op->flags & PROGRAM_WORDS) != 0, heads || (adds && !last), "op %u", i);
-        cr_assert_eq(op->old != 0, adds, "op %u", i);
-        cr_assert_eq(op->empties != 0, i > 0 && op[-1].opcode == PROGRAM_ATTEND, "op %u", i);
+        cr_assert_eq(op->old != 0 && op->flags & PROGRAM_EMPTIES, adds, "op %u", i);
+        cr_assert_eq(op->n_empties != 0, i > 0 && op[-1].opcode == PROGRAM_ATTEND, "op %u", i);
     }
     cr_assert_eq(m.p->row_floats, m.fused->row_floats + (m.p->buffers[X2].width + 15) / 16 * 16);
     cr_assert_eq(m.p->buffers[X2].offset, m.fused->row_floats);
+    cr_assert_str_empty(run_steps(m.p).fault);
     give(&m);
 }
 
@@ -239,64 +299,94 @@ Test(cuda_words, a_row_that_is_long_takes_a_hop, .timeout = 60)
     give(&m);
 }
 
-Test(cuda_words, so_many_rows_as_the_next_products_have_room_for, .timeout = 60)
+Test(cuda_words, so_many_rows_as_the_products_have_room_for, .timeout = 60)
 {
     struct made m = make_named("tiny-qwen3-s11-q4_k_m");
-    uint32_t k = m.p->buffers[PROGRAM_X].width, one = activation_panel_bytes(1, k, ACTIVATION_INTEGERS);
+    uint32_t k = m.p->buffers[PROGRAM_H].width, x = m.p->buffers[PROGRAM_X].width;
+    cr_assert_gt(k, x);
     mark(&m, activation_panel_bytes(3, k, ACTIVATION_INTEGERS));
     cr_assert_eq(m.rows, 3);
-    mark(&m, one - 1);
+    cr_assert_eq(n_words(m.p), 5 * m.p->n_layers - 1);
+    mark(&m, activation_panel_bytes(1, k, ACTIVATION_INTEGERS) - 1);
+    cr_assert_eq(n_words(m.p), 3 * m.p->n_layers - 1, "of h there is no room for a row, of x there is");
+    mark(&m, activation_panel_bytes(1, x, ACTIVATION_INTEGERS) - 1);
     cr_assert_eq(n_words(m.p), m.p->n_layers, "q, k and v, which ATTEND takes");
+    cr_assert_str_empty(run_steps(m.p).fault);
     give(&m);
 }
 
-/* An odd number of ops that pass x on: one is left out, or the last layer's, which passes nothing on, moves
- * x. */
+/* Of an odd number of ops that pass x on one more op moves it, or one fewer passes it on. */
 Test(cuda_words, a_step_ends_with_x_where_it_began, .timeout = 60)
 {
     struct made m = make_named("tiny-qwen3-s11-q4_k_m");
     for (uint32_t i = 0; i < m.p->n_ops; i++)
         if (m.p->ops[i].flags & PROGRAM_HEAD && m.p->ops[i].opcode == PROGRAM_MATMUL)
             cr_assert_eq(m.p->ops[i].in, PROGRAM_X);
-    /* Without a last layer's second addition only the first could pass x on. */
-    uint32_t last = 0;
+    uint32_t last = 0, n_moves = 0;
     for (uint32_t i = 0; i < m.fused->n_ops; i++)
         if (m.fused->ops[i].epilogue == PROGRAM_RESIDUAL)
             last = i;
-    m.fused->ops[last].opcode = PROGRAM_GATE;
+    m.fused->ops[last].opcode = PROGRAM_GATE; /* the last layer adds to x once */
     mark(&m, WORK_BYTES);
-    uint32_t n_moves = 0;
     for (uint32_t i = 0; i < m.p->n_ops; i++)
         n_moves += m.p->ops[i].old != 0;
-    cr_assert_eq(n_moves % 2, 0);
+    cr_assert(n_moves > 0 && n_moves % 2 == 0);
     cr_assert_str_empty(run_steps(m.p).fault);
     give(&m);
 }
 
-/* The check above notices what the plan must not do. */
-Test(cuda_words, a_program_with_a_mistake_is_noticed, .timeout = 60)
+static void is_noticed(struct made *m, uint32_t op, const char *what)
 {
-    struct made m = make_named("tiny-qwen3-s11-q4_k_m");
-    for (uint32_t i = 1; i < m.p->n_ops; i++) {
-        struct program_op *op = &m.p->ops[i], was = *op;
-        if (op->empties) { /* the words of the layer before stay */
-            op->empties = 0;
-            cr_assert_str_not_empty(run_steps(m.p).fault);
+    cr_assert_str_not_empty(run_steps(m->p).fault, "op %u: %s", op, what);
+}
+
+/* The check above notices what the plan must not do. */
+static void check_the_check(struct made *m)
+{
+    for (uint32_t i = 1; i < m->p->n_ops; i++) {
+        struct program_op *op = &m->p->ops[i], was = *op;
+        bool chain = m->p->ops[0].n_empties, reads_old = op->old && op->epilogue == PROGRAM_RESIDUAL;
+        if (op->n_empties) {
+            op->n_empties = 0;
+            is_noticed(m, i, "the words of the layer before stay");
             *op = was;
         }
-        if (op->old) { /* both additions in one buffer */
-            op->out = op->out == X2 ? PROGRAM_X : X2;
-            op->old = -op->old;
-            cr_assert_str_not_empty(run_steps(m.p).fault);
+        if (reads_old) {
+            op->old = 16;
+            is_noticed(m, i, "no old value");
             *op = was;
         }
-        if (op->opcode == PROGRAM_ATTEND ||
-            (op->epilogue == PROGRAM_SWIGLU && !(op[1].flags & PROGRAM_HEAD))) {
-            op->flags |= PROGRAM_WORDS; /* no hop behind readers */
-            cr_assert_str_not_empty(run_steps(m.p).fault);
+        if (chain && op->opcode == PROGRAM_ATTEND && op->wait != PROGRAM_NONE) {
+            op->wait = PROGRAM_NONE;
+            is_noticed(m, i, "no wait for the layer before");
+            *op = was;
+        }
+        if (chain && op->flags & PROGRAM_SIGNALS) {
+            op->flags &= (uint16_t)~PROGRAM_SIGNALS;
+            is_noticed(m, i, "no signal for the layer behind");
+            *op = was;
+        }
+        if (!chain && op->flags & PROGRAM_EMPTIES) {
+            op->flags &= (uint16_t)~PROGRAM_EMPTIES;
+            is_noticed(m, i, "the old value stays");
+            *op = was;
+        }
+        if (!chain && op->opcode == PROGRAM_ATTEND) {
+            op->flags |= PROGRAM_WORDS;
+            is_noticed(m, i, "no hop behind readers");
             *op = was;
         }
     }
-    cr_assert_str_empty(run_steps(m.p).fault);
+    cr_assert_str_empty(run_steps(m->p).fault);
+}
+
+Test(cuda_words, a_program_with_a_mistake_is_noticed, .timeout = 60)
+{
+    struct made m = make_named("tiny-qwen3-s11-q4_k_m");
+    check_the_check(&m);
+    for (uint32_t i = 0; i < m.fused->n_ops; i++)
+        m.fused->ops[i].flags |= m.fused->ops[i].opcode == PROGRAM_ATTEND ? PROGRAM_GENERAL : 0;
+    mark(&m, WORK_BYTES);
+    check_the_check(&m);
     give(&m);
 }
