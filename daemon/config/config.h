@@ -61,6 +61,7 @@ struct config {
     char *libcuda;       /* cuda */
     int cuda_device;     /* cuda; 1 + its number, 0: the one with the most memory */
     char *cuda_cache;    /* cuda; "": as the environment or the driver says */
+    int cuda_words;      /* cuda; 0: all blocks wait for each other between two operations */
     uint32_t threads;    /* 0: as many as the process may use */
     uint32_t n_ctx;      /* 0: min(model, 8192) */
     uint32_t slots;

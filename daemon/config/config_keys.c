@@ -94,6 +94,9 @@ const struct config_key config_keys[] = {
      .help = "Number of the GPU among those that CUDA_VISIBLE_DEVICES leaves visible. auto: the suitable GPU with the most memory."},
     {STRING(cuda_cache, ""),
      .help = "Directory where the driver caches compiled kernels. Empty: CUDA_CACHE_PATH, else the driver's default."},
+    {CHOICE(cuda_words, "yes", yes_no),
+     .help = "yes: in steps of few rows the resident decoder passes values on from operation to operation without a wait of all blocks for each other, where it can. "
+             "no: blocks wait, as in steps of many rows; to compare. The tokens are the same."},
     {COUNT(threads, "auto", 0, 256), .zero = "auto",
      .help = "Decoder threads on cpu. auto: as many as CPU affinity and cgroup quota allow."},
     {COUNT(n_ctx, "auto", 2, 1048576), .zero = "auto",

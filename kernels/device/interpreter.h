@@ -11,8 +11,8 @@
  * memory.
  *
  * Thread: all compute threads of every block call these functions together, except where one thread or warp
- * is named. The counts in `uses` lie in shared memory; only thread 0 accesses them. Ops only read the
- * struct. */
+ * is named. The counts in `uses` lie in shared memory; only thread 0 and walk_signal_before() access them.
+ * Ops only read the struct. */
 #pragma once
 #include "compute_warps.h"
 #include "step_gate.h"

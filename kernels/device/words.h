@@ -3,10 +3,11 @@
  * release; a reader loads values until none of them is WORDS_EMPTY.
  *
  * Why it is correct: a word is one 32-bit access, so a reader has either all of a value or none. Nothing but
- * the words themselves may be read by what they say: all else still takes a hop. Between two uses a buffer is
- * emptied, and hops lie between its last reader and the one who empties it, and between that one and its next
- * writer and reader, so that a reader sees no value of an earlier use (lib/cuda/plan_words.c decides where
- * all of this holds).
+ * the words themselves may be read by what they say; all else takes a wait for a counter. What one warp has
+ * seen, others of its block see behind a barrier, if they load it as words too. Between two uses a buffer is
+ * emptied: a wait for all blocks' counter lies between its last reader and the one who empties it, and
+ * another between that one and its next writer and reader, so that a reader sees no value of an earlier use
+ * (lib/cuda/plan_words.c decides where all of this holds, and who empties what).
  *
  * A reader that gives up has made all threads end (dependency.h), and goes on with values that are never
  * used: no step ends with them, since the I/O warp looks at the abort word behind the end of a step
@@ -26,7 +27,7 @@ SIMT_INLINE void words_put(SIMT_GLOBAL float *to, float v)
     simt_st_relaxed_gpu((SIMT_GLOBAL uint32_t *)to, bits < WORDS_EMPTY ? bits : WORDS_EMPTY - 1);
 }
 
-/* Empties four neighbouring words, behind a hop and before one. */
+/* Empties four neighbouring words, between two such waits. */
 SIMT_INLINE void words_empty4(SIMT_GLOBAL float *at)
 {
     *(SIMT_GLOBAL simt_u4 *)at = (simt_u4){WORDS_EMPTY, WORDS_EMPTY, WORDS_EMPTY, WORDS_EMPTY};

@@ -71,7 +71,7 @@ struct product {
     uint32_t head_part;    /* HEADS: floats from one head's input in a row to the next's */
     uint16_t polls;        /* narrow: the columns are words of the op before */
     uint16_t words;        /* the result is passed on as words */
-    int32_t old;           /* program_op.old */
+    int32_t old;           /* program_op.old, in floats */
     uint32_t empties_old;  /* PROGRAM_EMPTIES */
     uint32_t empties, n_empties; /* program_op */
 };
@@ -543,8 +543,8 @@ SIMT_INLINE SIMT_GLOBAL float *product_out(const SIMT_SHARED struct product *p,
     return DECODER_AT(float, p->out) + (size_t)column * p->out_stride + out_col + n;
 }
 
-/* Stores a result. A gate's stays where up's reads it; where that is not the destination, which readers may
- * poll, and the old value of x is emptied. */
+/* Stores a result, and empties the old value if the op does. Gate's product is stored where up's will read
+ * it, not in the destination, if that is words. */
 SIMT_INLINE void product_give(const SIMT_SHARED struct product *p, uint32_t matrix, SIMT_GLOBAL float *out,
                               float v)
 {
@@ -559,16 +559,16 @@ SIMT_INLINE void product_give(const SIMT_SHARED struct product *p, uint32_t matr
         out[p->old] = arith_from_bits(WORDS_EMPTY);
 }
 
-/* Returns whether the result needs the old value: x, or gate's y, which this thread has
- * stored there, or, of a wide product by columns, another lane of its warp: ring_give() lies between. */
+/* Returns whether the result needs the old value: x, or gate's y, which this thread has stored, or, of a wide
+ * product by columns, another lane of its warp: ring_give() lies between. */
 SIMT_INLINE bool product_adds(const SIMT_SHARED struct product *p, uint32_t matrix)
 {
     return p->epilogue == PROGRAM_RESIDUAL || p->epilogue >= PROGRAM_TIMES_SILU ||
            (program_is_gated(p->epilogue) && matrix == 1);
 }
 
-/* Returns the old value. Elsewhere it is words, all of which the block has seen, or which a hop has brought.
- */
+/* Returns the old value. Of a narrow product, and in another place than the result, it is words, which the
+ * block has seen or waited for, or this thread's own. */
 SIMT_INLINE float product_before(const SIMT_SHARED struct product *p, const bool wide,
                                  const SIMT_GLOBAL float *out)
 {

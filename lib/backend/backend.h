@@ -41,6 +41,7 @@ struct backend_config {
      * driver's default says */
     const char *cuda_cache;
     uint32_t cuda_device; /* cuda: 1 + the device's number; 0: the device with the most memory */
+    bool cuda_hops;       /* cuda: no op passes words on (kernels/README.md): to measure what they gain */
     uint32_t n_slots, n_ctx;
     /* The tokens that STEP_BAN_END bans, each in range, maybe none. Copied in open(). */
     const int32_t *end_tokens;

@@ -143,7 +143,8 @@ static int mark_program(struct cuda_decoder *d, struct error *err)
     plan_attention(p);
     plan_choices(p);
     plan_joins(p);
-    d->args.words_rows = plan_words(p, d->weights.matrices, d->plan.shared.work_bytes);
+    if (!d->cfg.cuda_hops)
+        d->args.words_rows = plan_words(p, d->weights.matrices, d->plan.shared.work_bytes);
     d->args.buffers.row_floats = p->row_floats;
     return 0;
 }

@@ -43,12 +43,23 @@ bench_deep() {
         --executor persistent "$@"
 }
 
+# The persistent executor again, whose blocks wait for each other between all ops: what the words gain that ops otherwise
+# pass on in steps of few rows.
+bench_hops() {
+    model=$1 file=$2 share=$3
+    set -- --n-ctx 1024 -p 0 -n 128 -d 512 -b 8 -r 3
+    [ -z "$emulated" ] || set -- --n-ctx 256 -p 0 -n 2 -d 4 -b 2 -r 1
+    part "bench-$model-hops" figure "$share" "$bin/hearthd" bench --config /dev/null --json --model "$file" --backend cuda \
+        --executor persistent --cuda-words no "$@"
+}
+
 part calls figure 16 "$bin/gpu_bench" calls
 if [ -n "$emulated" ]; then
     part witness-golden right 100 "$bin/gpu_witness" golden "$data"
     part witness-tokens right 50 "$bin/gpu_witness" tokens "$data/tiny-qwen3-s11-q4_k_m.gguf" 3 4 2
     cp "$data/tiny-llama3-s15-q4_k_m.gguf" "$made/tiny.gguf"
     bench tiny "$made/tiny.gguf" 30 persistent
+    bench_hops tiny "$made/tiny.gguf" 30
     bench_deep tiny "$made/tiny.gguf" 30
     part serve right 30 "$bin/gpu_serve" "$bin/hearthd" "$made/tiny.gguf"
 else
@@ -60,6 +71,7 @@ else
         make_model "$shape" "${sizes%:*}" "${sizes#*:}" || continue
         part "witness-$shape" right 12 "$bin/gpu_witness" tokens "$made/$shape.gguf" 8 16 8
         bench "$shape" "$made/$shape.gguf" 12 persistent
+        bench_hops "$shape" "$made/$shape.gguf" 8
         bench_deep "$shape" "$made/$shape.gguf" 8
         [ "$shape" != qwen3-0.6b ] || part serve right 25 "$bin/gpu_serve" "$bin/hearthd" "$made/$shape.gguf"
     done

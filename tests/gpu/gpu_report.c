@@ -184,7 +184,8 @@ static json_t *number_or_null(double value)
     return value > 0 ? json_real(value) : json_null();
 }
 
-static void add_speed(json_t *report, json_t *to, const char *model, json_t *row)
+/* `by`: the last word of the part's name. */
+static void add_speed(json_t *report, json_t *to, const char *model, const char *by, json_t *row)
 {
     const char *test = json_string_value(json_object_get(row, "test"));
     double rate = json_number_value(json_object_get(row, "tokens_per_s"));
@@ -196,9 +197,10 @@ static void add_speed(json_t *report, json_t *to, const char *model, json_t *row
     double gbps = prefill ? 0 : rate * bytes * 1e-9;
     double copy = report_number(report, "copy", "copy_gbps"),
            read = json_number_value(json_object_get(report, "read_ceiling_gbps"));
-    json_t *out =
-        json_pack("{s:s, s:O, s:s, s:i, s:i}", "model", model, "executor", json_object_get(row, "executor"),
-                  "test", test, "batch", batch, "depth", named(test, "@d", 0));
+    const char *executor = json_string_value(json_object_get(row, "executor"));
+    bool hops = strcmp(by, "hops") == 0; /* persistent too */
+    json_t *out = json_pack("{s:s, s:s?, s:s, s:i, s:i}", "model", model, "executor", hops ? by : executor,
+                            "test", test, "batch", batch, "depth", named(test, "@d", 0));
     json_object_set_new(out, "tokens_per_s", number_or_null(rate));
     json_object_set_new(out, "step_us", prefill || rate <= 0 ? json_null() : json_real(batch * 1e6 / rate));
     json_object_set_new(out, "gbps", number_or_null(gbps));
@@ -219,13 +221,12 @@ json_t *report_speed(json_t *report)
         char model[64];
         if (strncmp(name, "bench-", 6) != 0)
             continue;
-        (void)snprintf(model, sizeof model, "%s", name + 6);
-        if (strrchr(model, '-'))
-            *strrchr(model, '-') = '\0';
+        const char *by = strrchr(name, '-') + 1;
+        (void)snprintf(model, sizeof model, "%.*s", by > name + 6 ? (int)(by - 1 - (name + 6)) : 0, name + 6);
         json_t *rows = json_object_get(json_object_get(part, "data"), "rows");
         if (is_emulated(report))
             forget_speeds(rows);
-        json_array_foreach(rows, k, row) add_speed(report, speed, model, row);
+        json_array_foreach(rows, k, row) add_speed(report, speed, model, by, row);
     }
     return speed;
 }

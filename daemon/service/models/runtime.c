@@ -177,6 +177,7 @@ static int open_executor(struct runtime *r, const struct config *cfg, const stru
                                 .libcuda = cfg->libcuda,
                                 .cuda_cache = cfg->cuda_cache,
                                 .cuda_device = (uint32_t)cfg->cuda_device,
+                                .cuda_hops = !cfg->cuda_words,
                                 .n_slots = cfg->slots,
                                 .n_ctx = r->n_ctx,
                                 .kv_type = runtime_kv_type(cfg, r->model),

@@ -7,9 +7,9 @@
 
 #include <stdlib.h>
 
-/* A shallow ring, which the producer waits for, and one so deep that it waits at its gate. */
+/* A shallow ring, which the producer waits for, one so deep that it waits at its gate, and dense layers. */
 struct runs {
-    struct small_run shallow, deep;
+    struct small_run shallow, deep, dense;
 };
 
 static void *open_run(const struct mutation_subject *subject)
@@ -18,8 +18,9 @@ static void *open_run(const struct mutation_subject *subject)
     (void)subject;
     if (!r)
         abort(); /* a test tool: nothing sensible is left to do */
-    small_run_open(&r->shallow, 2, 3, 2, TOY_SLOTS);
-    small_run_open(&r->deep, 3, 16, 2, TOY_SLOTS);
+    small_run_open(&r->shallow, 2, 3, 2, TOY_SLOTS, false);
+    small_run_open(&r->deep, 3, 16, 2, TOY_SLOTS, false);
+    small_run_open(&r->dense, 3, 4, 2, TOY_SLOTS, true);
     return r;
 }
 
@@ -28,13 +29,15 @@ static void close_run(void *context)
     struct runs *r = context;
     small_run_close(&r->shallow);
     small_run_close(&r->deep);
+    small_run_close(&r->dense);
     free(r);
 }
 
 static int run_seed(void *context, uint32_t sm, uint64_t seed, int mute, struct simt_report *report)
 {
     struct runs *r = context;
-    return small_run_seed(seed % 2 ? &r->deep : &r->shallow, seed, sm, seed, mute, report);
+    struct small_run *of[] = {&r->shallow, &r->dense, &r->deep};
+    return small_run_seed(of[seed % 3], seed, sm, seed, mute, report);
 }
 
 int main(int argc, char **argv)

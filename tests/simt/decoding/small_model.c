@@ -19,6 +19,7 @@ enum {
     W_MIX, /* product of the recurrent layer; then that of b and alpha */
     W_GATES,
     W_HEADS, /* the heads' matrices of a compressed cache */
+    W_DENSE, /* of a dense layer, behind the gate and up of all experts */
     N_MATRICES,
     V_ATTEND = N_MATRICES, /* gains of the norms, */
     V_FFN,
@@ -38,12 +39,14 @@ enum {
     N_MEMORIES,
 };
 
-#define EMBD    64
-#define EXPERTS 4
-#define USED    2  /* of them, by a row */
-#define FFN     32 /* of an expert */
-#define HEADS   2
-#define DIM     32
+#define EMBD         64
+#define EXPERTS      4
+#define USED         2  /* of them, by a row */
+#define FFN          32 /* of an expert */
+#define DENSE_LAYERS 4  /* one more than there are sets of buffers for words: plan_words.c */
+#define MAX_OPS      (3 + 5 * DENSE_LAYERS)
+#define HEADS        2
+#define DIM          32
 
 static const struct delta_shape net = {.n_key_heads = 1,
                                        .n_value_heads = 4,
@@ -69,6 +72,7 @@ static const struct {
     [W_MIX] = {QUANT_Q8_0, CHANNELS, EMBD},
     [W_GATES] = {QUANT_F16, 2 * 4, EMBD},
     [W_HEADS] = {QUANT_Q8_0, HEADS *PART, DIM},
+    [W_DENSE] = {QUANT_Q8_0, EMBD, EXPERTS *FFN},
 };
 
 static void *take(struct small_model *m, uint32_t i, size_t size)
@@ -119,8 +123,12 @@ static void angles(struct small_model *m)
 
 /* --- the program --- */
 
-static void add_attend(struct small_model *m)
+static void add_attend(struct small_model *m, uint32_t layer)
 {
+    struct program_op *qkv =
+        program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_QKV, PROGRAM_STORE, W_Q, 3);
+    qkv->gain = V_ATTEND;
+    qkv->bias[0] = V_BIAS;
     struct program_op *op = program_add(m->program, PROGRAM_ATTEND, PROGRAM_QKV, PROGRAM_ATTN);
     op->n[0] = HEADS * DIM;
     op->n[1] = op->n[2] = DIM;
@@ -129,6 +137,7 @@ static void add_attend(struct small_model *m)
     op->q_gain = V_QUERY;
     op->k_gain = V_KEY;
     op->scale = 0.17677669f; /* 1 / sqrt(DIM) */
+    op->layer = layer;
 }
 
 /* b and alpha are one product. */
@@ -211,22 +220,38 @@ static void add_mixture(struct small_model *m)
     add_experts(m, PROGRAM_H, PROGRAM_X, PROGRAM_RESIDUAL, W_DOWN, 1);
 }
 
-static void add_ops(struct small_model *m)
+/* All layers have the same weights. */
+static void add_dense_layers(struct small_model *m)
 {
-    struct program *p = m->program;
-    program_add(p, PROGRAM_EMBED, PROGRAM_NONE, PROGRAM_X)->weight[0] = W_EMBED;
+    for (uint32_t layer = 0; layer < m->layout.n_layers; layer++) {
+        add_attend(m, layer);
+        program_add_product(m->program, m->matrices, PROGRAM_ATTN, PROGRAM_X, PROGRAM_RESIDUAL, W_O, 1);
+        program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_H, PROGRAM_SWIGLU, W_GATE, 2)->gain =
+            V_FFN;
+        program_add_product(m->program, m->matrices, PROGRAM_H, PROGRAM_X, PROGRAM_RESIDUAL, W_DENSE, 1);
+    }
+}
+
+static void add_other_layers(struct small_model *m)
+{
     add_net(m);
     add_branch(m);
     add_heads(m);
     add_branch(m);
     program_add_product(m->program, m->matrices, PROGRAM_BRANCH, PROGRAM_X, PROGRAM_RESIDUAL, W_O, 1);
-    struct program_op *qkv =
-        program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_QKV, PROGRAM_STORE, W_Q, 3);
-    qkv->gain = V_ATTEND;
-    qkv->bias[0] = V_BIAS;
-    add_attend(m);
+    add_attend(m, 0);
     program_add_product(m->program, m->matrices, PROGRAM_ATTN, PROGRAM_X, PROGRAM_RESIDUAL, W_O, 1);
     add_mixture(m);
+}
+
+static void add_ops(struct small_model *m, bool dense)
+{
+    struct program *p = m->program;
+    program_add(p, PROGRAM_EMBED, PROGRAM_NONE, PROGRAM_X)->weight[0] = W_EMBED;
+    if (dense)
+        add_dense_layers(m);
+    else
+        add_other_layers(m);
     struct program_op *head =
         program_add_product(m->program, m->matrices, PROGRAM_X, PROGRAM_LOGITS, PROGRAM_STORE, W_EMBED, 1);
     head->flags = PROGRAM_HEAD;
@@ -236,18 +261,18 @@ static void add_ops(struct small_model *m)
     sample->n[0] = TOY_VOCAB;
 }
 
-void small_model_open(struct small_model *m)
+void small_model_open(struct small_model *m, bool dense)
 {
     static const uint32_t widths[PROGRAM_LOGITS] = {
-        [PROGRAM_X] = EMBD,       [PROGRAM_QKV] = (HEADS + 2) * DIM,     [PROGRAM_ATTN] = HEADS * DIM,
-        [PROGRAM_H] = USED * FFN, [PROGRAM_CHOICE] = EXPERTS + 2 * USED, [PROGRAM_BRANCH] = EMBD};
-    *m = (struct small_model){.layout = {1, 1, DIM, KV_F16}};
-    struct program *p = m->program = calloc(1, sizeof *p + 20 * sizeof *p->ops);
+        [PROGRAM_X] = EMBD,          [PROGRAM_QKV] = (HEADS + 2) * DIM,     [PROGRAM_ATTN] = HEADS * DIM,
+        [PROGRAM_H] = EXPERTS * FFN, [PROGRAM_CHOICE] = EXPERTS + 2 * USED, [PROGRAM_BRANCH] = EMBD};
+    *m = (struct small_model){.layout = {dense ? DENSE_LAYERS : 1, 1, DIM, KV_F16}};
+    struct program *p = m->program = calloc(1, sizeof *p + MAX_OPS * sizeof *p->ops);
     if (!p)
         abort();
     *p = (struct program){.magic = PROGRAM_MAGIC,
                           .version = PROGRAM_VERSION,
-                          .n_layers = 1,
+                          .n_layers = m->layout.n_layers,
                           .n_buffers = PROGRAM_N_BUFFERS,
                           .n_embd = EMBD,
                           .n_ff = FFN,
@@ -277,7 +302,7 @@ void small_model_open(struct small_model *m)
     vector(m, V_NET, net.value_dim);
     vector(m, V_MIX, EMBD);
     angles(m);
-    add_ops(m);
+    add_ops(m, dense);
 }
 
 void small_model_close(struct small_model *m)

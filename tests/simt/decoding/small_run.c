@@ -17,10 +17,10 @@ struct small_answer {
 };
 
 void small_run_open(struct small_run *r, uint32_t n_blocks, uint32_t n_stages, uint32_t n_steps,
-                    uint32_t n_slots)
+                    uint32_t n_slots, bool dense)
 {
     *r = (struct small_run){.n_steps = n_steps, .n_slots = n_slots};
-    small_model_open(&r->model);
+    small_model_open(&r->model, dense);
     if (n_blocks == 3)
         plan_choices(r->model.program);
     small_rig_open(&r->rig, &r->model, n_blocks, n_stages);

@@ -15,7 +15,7 @@ struct small_run {
 /* A launch has n_steps steps, two at most; n_slots of a step's slots get rows. Of three blocks each chooses
  * the experts of few rows for itself. */
 void small_run_open(struct small_run *r, uint32_t n_blocks, uint32_t n_stages, uint32_t n_steps,
-                    uint32_t n_slots);
+                    uint32_t n_slots, bool dense);
 void small_run_close(struct small_run *r);
 
 /* Runs one launch of the feed's steps, which are written before it begins, or of other feeds' steps, see

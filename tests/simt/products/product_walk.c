@@ -14,7 +14,7 @@ SIMT_INLINE void produce(const struct decoder_args *args, struct walk *w)
     bool go = true;
     for (uint32_t i = 0; go && i < w->program->n_ops; i++) {
         simt_syncwarp();
-        product_open(p, args, w->program, &w->program->ops[i], &w->plan[i], NULL, 0);
+        product_open(p, args, w->program, &w->program->ops[i], &w->plan[i], NULL, 0, false);
         simt_syncwarp();
         product_ask_vectors(p);
         go = product_produce(p, fold, &w->ring, &place, &w->guard);

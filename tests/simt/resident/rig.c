@@ -185,6 +185,7 @@ static void open_program(struct rig *r)
     }
     if (c->n_stages)
         divide_ring(&r->plan, c);
+    plan_attention(r->program);
     if (c->words)
         r->args.words_rows = plan_words(r->program, c->matrices, r->plan.shared.work_bytes);
     r->args.program = table(r, r->program, size, "program");

@@ -179,7 +179,7 @@ static void *open_steps(const struct phase *phase, uint64_t number)
     struct small_run *r = must(malloc(sizeof *r));
     (void)phase;
     small_run_open(r, 2 + (uint32_t)(number % 2), number % 4 ? 3 : 16, 1 + (uint32_t)(number % 8 == 7),
-                   1 + (uint32_t)(number / 2 % 2));
+                   1 + (uint32_t)(number / 2 % 2), number % 3 == 2);
     return r;
 }
 

@@ -366,7 +366,8 @@ static void check_the_check(struct made *m)
             is_noticed(m, i, "no signal for the layer behind");
             *op = was;
         }
-        if (!chain && op->flags & PROGRAM_EMPTIES) {
+        bool rewritten = op->out == PROGRAM_X || !(op[3].flags & PROGRAM_HEAD); /* as words, what is old */
+        if (!chain && op->flags & PROGRAM_EMPTIES && rewritten) {
             op->flags &= (uint16_t)~PROGRAM_EMPTIES;
             is_noticed(m, i, "the old value stays");
             *op = was;
