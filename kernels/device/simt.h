@@ -23,6 +23,7 @@
  *            simt_shfl_u32(v, lane) simt_shfl_f32(v, lane)
  *            simt_shfl_xor_u32(v, mask) simt_shfl_xor_f32(v, mask)
  *            simt_ballot(p)           a bit per lane
+ *            simt_redux_max_u32(v) simt_redux_min_u32(v)      of all lanes'
  *            simt_mma_u8s8(c, a, b) simt_mma_s8s8(c, a, b)    m16n8k32: c[4] += a[4] * b[2], see below
  *            simt_mma16_s8s8(c, a, b)                         m16n8k16: c[4] += a[2] * b
  *

@@ -75,6 +75,16 @@ SIMT_INLINE uint32_t simt_ballot(bool p)
     return r;
 }
 
+#define SIMT_REDUX(name, op)                                                                                 \
+    SIMT_INLINE uint32_t name(uint32_t v)                                                                    \
+    {                                                                                                        \
+        uint32_t r;                                                                                          \
+        __asm__ volatile("redux.sync." op ".u32 %0, %1, 0xffffffff;" : "=r"(r) : "r"(v) : "memory");         \
+        return r;                                                                                            \
+    }
+SIMT_REDUX(simt_redux_max_u32, "max")
+SIMT_REDUX(simt_redux_min_u32, "min")
+
 #define SIMT_MMA(name, types)                                                                                \
     SIMT_INLINE void name(int32_t c[4], const uint32_t a[4], const uint32_t b[2])                            \
     {                                                                                                        \

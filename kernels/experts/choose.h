@@ -6,9 +6,9 @@
  *   out                    [2 n_used] f32: numbers ascending, then weights; in global or in shared memory
  *
  * The best of equals is the one of the lowest number. A NaN wins only if it is the first of those that may
- * still be chosen, as in route_best(). About n_used times 140 instructions with up to 128 experts, 210 with
- * up to 256, 350 with more, and as many dependent shuffles as 10 n_used. Must match abi/route.h in every bit:
- * tests/simt/nodes.c.
+ * still be chosen, as in route_best(). Rows without one take n_used times 35 instructions with up to 128
+ * experts, 63 with up to 256, and two dependent reductions each; others, and those of more experts, 111, 163
+ * and 269, and ten dependent shuffles. Must match abi/route.h in every bit: tests/simt/nodes.c.
  *
  * Thread: all lanes of one warp. */
 #pragma once
@@ -44,6 +44,14 @@ SIMT_INLINE float choose_value(const uint32_t slots, const float v[CHOOSE_SLOTS]
     return simt_shfl_f32(mine, at % SIMT_LANES);
 }
 
+/* A value that is no NaN as a number of the same order, above 0. Both zeros are one, as where floats are
+ * compared. */
+SIMT_INLINE uint32_t choose_ranked(float v)
+{
+    uint32_t bits = arith_to_bits(v + 0.0f);
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
 /* Returns the number of the best open value: route_best(). */
 SIMT_INLINE uint32_t choose_best(const uint32_t slots, const float v[CHOOSE_SLOTS], uint32_t open)
 {
@@ -75,6 +83,46 @@ SIMT_INLINE uint32_t choose_best(const uint32_t slots, const float v[CHOOSE_SLOT
     return value != value ? first : at;
 }
 
+/* True if an open value is a NaN. */
+SIMT_INLINE bool choose_is_odd(const uint32_t slots, const float v[CHOOSE_SLOTS], uint32_t open)
+{
+    bool odd = false;
+#pragma unroll
+    for (uint32_t j = 0; j < slots; j++)
+        odd = odd || ((open >> j & 1) && v[j] != v[j]);
+    return simt_ballot(odd) != 0;
+}
+
+/* Returns the bits of the n best of the open values, of which none is a NaN: as choose_one_by_one() in a
+ * third of its time, since a rank that is gone is 0, and no float or bit is looked at. */
+SIMT_INLINE uint32_t choose_best_of(const uint32_t slots, const float v[CHOOSE_SLOTS], uint32_t open,
+                                    uint32_t n)
+{
+    uint32_t rank[CHOOSE_SLOTS], chosen = 0;
+#pragma unroll
+    for (uint32_t j = 0; j < slots; j++)
+        rank[j] = open >> j & 1 ? choose_ranked(v[j]) : 0;
+    SIMT_SMALL_LOOP
+    for (; n > 0; n--) {
+        uint32_t top = rank[0], at = CHOOSE_NONE;
+#pragma unroll
+        for (uint32_t j = 1; j < slots; j++)
+            top = rank[j] > top ? rank[j] : top;
+        top = simt_redux_max_u32(top);
+#pragma unroll
+        for (uint32_t j = slots; j-- > 0;)
+            at = rank[j] == top ? j * SIMT_LANES + simt_lane() : at;
+        at = simt_redux_min_u32(at);
+#pragma unroll
+        for (uint32_t j = 0; j < slots; j++) {
+            bool is = at == j * SIMT_LANES + simt_lane();
+            rank[j] = is ? 0 : rank[j];
+            chosen |= is ? 1u << j : 0;
+        }
+    }
+    return chosen;
+}
+
 /* The bits of the experts [first, first + n) among those of this lane. */
 SIMT_INLINE uint32_t choose_range(const uint32_t slots, uint32_t first, uint32_t n)
 {
@@ -91,6 +139,20 @@ SIMT_INLINE uint32_t choose_range(const uint32_t slots, uint32_t first, uint32_t
 SIMT_INLINE uint32_t choose_without(uint32_t bits, uint32_t at)
 {
     return at % SIMT_LANES == simt_lane() ? bits & ~(1u << at / SIMT_LANES) : bits;
+}
+
+/* Returns the bits of the n best of the open values, of which some may be NaNs. */
+SIMT_INLINE uint32_t choose_one_by_one(const uint32_t slots, const float v[CHOOSE_SLOTS], uint32_t open,
+                                       uint32_t n)
+{
+    uint32_t chosen = 0;
+    SIMT_SMALL_LOOP
+    for (; n > 0; n--) {
+        uint32_t before = open;
+        open = choose_without(open, choose_best(slots, v, open));
+        chosen |= before & ~open;
+    }
+    return chosen;
 }
 
 /* The experts of the groups that are kept: route_drop_groups(). */
@@ -189,7 +251,7 @@ SIMT_INLINE void choose_row_of(const uint32_t slots, const struct route_rule *r,
                                const SIMT_GLOBAL float *logits, const SIMT_GLOBAL float *bias,
                                const SIMT_GLOBAL float *factors, const struct choose_out *out)
 {
-    uint32_t exist = choose_range(slots, 0, r->n_experts), chosen = 0;
+    uint32_t exist = choose_range(slots, 0, r->n_experts), chosen;
     bool sigmoid = r->gating == ROUTE_SIGMOID, by_logits = !bias && r->n_groups == 1;
     float p[CHOOSE_SLOTS], v[CHOOSE_SLOTS];
 #pragma unroll
@@ -202,12 +264,10 @@ SIMT_INLINE void choose_row_of(const uint32_t slots, const struct route_rule *r,
         v[j] = by_logits ? v[j] : bias ? share + more : share;
     }
     uint32_t open = r->n_groups > 1 ? choose_groups(slots, r, v) : exist;
-    SIMT_SMALL_LOOP
-    for (uint32_t i = 0, n = r->n_used; i < n; i++) {
-        uint32_t best = choose_best(slots, v, open), before = open;
-        open = choose_without(open, best);
-        chosen |= before & ~open;
-    }
+    if (slots > CHOOSE_SOME || choose_is_odd(slots, v, open)) /* most slots: ranks would spill on sm_120 */
+        chosen = choose_one_by_one(slots, v, open, r->n_used);
+    else
+        chosen = choose_best_of(slots, v, open, r->n_used);
     if (r->normalise) {
         float sum = choose_sum(slots, p, chosen);
         total = sigmoid && sum < 0x1p-14f ? 0x1p-14f : sum;

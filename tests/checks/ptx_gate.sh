@@ -40,7 +40,7 @@ fail() {
 
 # The words of simt.h as they stand in the PTX, counted.
 counts() {
-    grep -oE '^[[:space:]]*(\{ *)?(\.reg[^;]*; *)*(setp[^;]*; *)*(bar\.(sync|red\.or|warp\.sync)|mma\.sync|shfl\.sync|vote\.sync|ld\.(relaxed|acquire)\.(gpu|sys)|st\.(relaxed|release)\.(gpu|sys)|(red|atom)\.(relaxed|release|acq_rel)\.(cta|gpu|sys)|fence\.[a-z_.]+|mbarrier\.[a-z_]+(\.expect_tx)?|cp\.async\.(bulk|cg|commit_group|wait_group|mbarrier))' "$1" |
+    grep -oE '^[[:space:]]*(\{ *)?(\.reg[^;]*; *)*(setp[^;]*; *)*(bar\.(sync|red\.or|warp\.sync)|mma\.sync|shfl\.sync|vote\.sync|redux\.sync|ld\.(relaxed|acquire)\.(gpu|sys)|st\.(relaxed|release)\.(gpu|sys)|(red|atom)\.(relaxed|release|acq_rel)\.(cta|gpu|sys)|fence\.[a-z_.]+|mbarrier\.[a-z_]+(\.expect_tx)?|cp\.async\.(bulk|cg|commit_group|wait_group|mbarrier))' "$1" |
         sed -E 's/.*[;{[:space:]]//; s/^(mbarrier\.)(try|test)_wait/\1wait/; s/\.$//' | LC_ALL=C sort | uniq -c | awk '{ printf " %s=%s", $2, $1 }'
 }
 

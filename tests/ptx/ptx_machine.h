@@ -486,6 +486,10 @@ PTX_ST_ALL(shared)
 #define ptx_shfl_sync_bfly_b32(v, lanes, clamp, mask)                                                        \
     (PTX_CONSTANT(clamp, 0x1f), PTX_CONSTANT(mask, 0xffffffffu), simt_shfl_xor_u32(v, lanes))
 
+/* 9.7.12 redux.sync */
+#define ptx_redux_sync_max_u32(v, mask) (PTX_CONSTANT(mask, 0xffffffffu), simt_redux_max_u32(v))
+#define ptx_redux_sync_min_u32(v, mask) (PTX_CONSTANT(mask, 0xffffffffu), simt_redux_min_u32(v))
+
 /* 9.7.13 mma: c[] += a[] * b[], fragments as simt.h describes. */
 #define PTX_S32(words)                                               ((int32_t *)(void *)(words))
 #define ptx_mma_sync_aligned_m16n8k32_row_col_s32_s8_s8_s32(c, a, b) simt_mma_s8s8(PTX_S32(c), a, b)

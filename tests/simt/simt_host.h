@@ -12,7 +12,7 @@
  * scope. */
 enum simt_aspect { SIMT_WHOLE = 1, SIMT_ACQUIRE = 2, SIMT_RELEASE = 4, SIMT_SCOPE = 8 /* cta, not more */ };
 enum simt_scope { SIMT_WEAK /* a plain access */, SIMT_CTA, SIMT_GPU, SIMT_SYS };
-enum simt_shuffle { SIMT_INDEX, SIMT_XOR, SIMT_BALLOT };
+enum simt_shuffle { SIMT_INDEX, SIMT_XOR, SIMT_BALLOT, SIMT_MAX, SIMT_MIN };
 
 struct simt_site {
     const char *word, *file, *function, *kernel_file; /* place of the use, and the source that includes it */
@@ -111,6 +111,8 @@ static inline float simt_emu_bits_float(uint32_t u)
 #define simt_shfl_xor_f32(v, mask)                                                                           \
     simt_emu_bits_float(simt_emu_shuffle(SIMT_SITE("shfl_xor", 0), SIMT_XOR, simt_emu_float_bits(v), mask))
 #define simt_ballot(p)           simt_emu_shuffle(SIMT_SITE("ballot", 0), SIMT_BALLOT, (p) ? 1 : 0, 0)
+#define simt_redux_max_u32(v)    simt_emu_shuffle(SIMT_SITE("redux_max", 0), SIMT_MAX, v, 0)
+#define simt_redux_min_u32(v)    simt_emu_shuffle(SIMT_SITE("redux_min", 0), SIMT_MIN, v, 0)
 #define simt_mma_u8s8(c, a, b)   simt_emu_mma(SIMT_SITE("mma_u8s8", 0), false, c, a, b)
 #define simt_mma_s8s8(c, a, b)   simt_emu_mma(SIMT_SITE("mma_s8s8", 0), true, c, a, b)
 #define simt_mma16_s8s8(c, a, b) simt_emu_mma16(SIMT_SITE("mma16_s8s8", 0), c, a, b)

@@ -69,13 +69,14 @@ enum selftest_float { /* rows of `results` */
 
 struct selftest_args {
     uint64_t tiles;   /* n_tiles x { A [16][32] bytes, B [8 columns][32] bytes, C i32 [16][8] } */
-    uint64_t answers; /* i32 [n_tiles][3: u8s8, s8s8, s8s8 of k 0..15][16][8] */
+    uint64_t answers; /* i32 [n_tiles]: [3: u8s8, s8s8, s8s8 of k 0..15][16][8]; [2: largest, smallest][32]
+                         of A's first 32 words, unsigned, from each lane */
     uint64_t inputs;  /* u32 [3][n_inputs]: the bits of x, y, z */
     uint64_t results; /* u32 [SELFTEST_N_FLOATS][n_inputs] */
     uint32_t n_tiles, n_inputs;
 };
 #define SELFTEST_TILE_BYTES (16 * 32 + 8 * 32 + 16 * 8 * 4)
-#define SELFTEST_ANSWERS    (3 * 16 * 8) /* answers of one tile */
+#define SELFTEST_ANSWERS    (3 * 16 * 8 + 2 * 32) /* answers of one tile */
 
 /* ---- copy ---- */
 

@@ -1,8 +1,9 @@
 /* selftest.c - tests the basis of every product and fold with known answers. See gpu_kernels.h. One warp per
  * tile: the fragments of m16n8k32 as in simt.h, unsigned and signed, and of m16n8k16 on the tile's first
- * half. One thread per input: IEEE operations that a flush to zero, a fused product or an approximate
- * division would change, the flush where the rules have it, the functions of arith.h, both directions of f16,
- * and the dot product of four bytes. Must match tests/gpu/parts/part_selftest.c in every bit. */
+ * half; then the largest and the smallest of 32 words. One thread per input: IEEE operations that a flush to
+ * zero, a fused product or an approximate division would change, the flush where the rules have it, the
+ * functions of arith.h, both directions of f16, and the dot product of four bytes. Must match
+ * tests/gpu/parts/part_selftest.c in every bit. */
 #include "gpu_kernels.h"
 #include "device/f16.h"
 
@@ -23,6 +24,9 @@ static void multiply(const SIMT_GLOBAL char *tile, SIMT_GLOBAL int32_t *out)
     out[at] = s[0], out[at + 1] = s[1], out[at + 64] = s[2], out[at + 65] = s[3];
     out += 128;
     out[at] = h[0], out[at + 1] = h[1], out[at + 64] = h[2], out[at + 65] = h[3];
+    out += 128;
+    out[simt_lane()] = (int32_t)simt_redux_max_u32(a[simt_lane()]);
+    out[32 + simt_lane()] = (int32_t)simt_redux_min_u32(a[simt_lane()]);
 }
 
 static void compute(const struct selftest_args *args, uint32_t i)

@@ -43,6 +43,22 @@ static uint32_t count_wrong(const uint8_t *tile, const int32_t *answers)
     return wrong;
 }
 
+/* ---- reductions ---- */
+
+static uint32_t count_wrong_extremes(const uint8_t *tile, const int32_t *answers)
+{
+    uint32_t most = 0, least = UINT32_MAX, wrong = 0;
+    for (int i = 0; i < 32; i++) {
+        uint32_t word;
+        memcpy(&word, tile + 4 * i, sizeof word);
+        most = word > most ? word : most;
+        least = word < least ? word : least;
+    }
+    for (int i = 0; i < 32; i++)
+        wrong += ((uint32_t)answers[i] != most) + ((uint32_t)answers[32 + i] != least);
+    return wrong;
+}
+
 /* ---- floats ---- */
 
 /* Returns bits of every kind: arbitrary, subnormal, near 1, halves of integers, inputs of exp2. */
@@ -174,14 +190,20 @@ static void make_inputs(struct selftest *s)
 
 static int compare(const struct selftest *s, json_t *out, struct error *err)
 {
-    uint32_t n = s->args.n_inputs, wrong_mma = 0, wrong_all = 0;
-    for (uint32_t i = 0; i < s->args.n_tiles; i++)
-        wrong_mma += count_wrong(s->tiles + i * (size_t)SELFTEST_TILE_BYTES,
-                                 s->answers + i * (size_t)SELFTEST_ANSWERS);
+    uint32_t n = s->args.n_inputs, wrong_mma = 0, wrong_redux = 0, wrong_all = 0;
+    for (uint32_t i = 0; i < s->args.n_tiles; i++) {
+        const uint8_t *tile = s->tiles + i * (size_t)SELFTEST_TILE_BYTES;
+        const int32_t *answers = s->answers + i * (size_t)SELFTEST_ANSWERS;
+        wrong_mma += count_wrong(tile, answers);
+        wrong_redux += count_wrong_extremes(tile, answers + 3 * 128);
+    }
     gpu_put(out, "mma_tiles", json_integer(s->args.n_tiles));
     gpu_put(out, "mma_wrong", json_integer(wrong_mma));
     if (wrong_mma)
         error_set(err, -EIO, "%u results of the mma instructions are wrong", wrong_mma);
+    gpu_put(out, "redux_wrong", json_integer(wrong_redux));
+    if (wrong_redux)
+        error_set(err, -EIO, "%u results of the redux instructions are wrong", wrong_redux);
     json_t *list = json_object();
     for (uint32_t k = 0; k < SELFTEST_N_FLOATS; k++) {
         uint32_t wrong = 0;
@@ -200,7 +222,7 @@ static int compare(const struct selftest *s, json_t *out, struct error *err)
     }
     gpu_put(out, "inputs", json_integer(n));
     gpu_put(out, "wrong", list);
-    return wrong_mma || wrong_all ? -EIO : 0;
+    return wrong_mma || wrong_redux || wrong_all ? -EIO : 0;
 }
 
 int part_selftest(struct gpu *g, json_t *out, struct error *err)

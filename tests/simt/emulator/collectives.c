@@ -150,15 +150,20 @@ struct shuffle {
 
 static void finish_shuffle(struct thread *lanes)
 {
-    uint32_t values[SIMT_LANES], votes = 0;
+    uint32_t values[SIMT_LANES], votes = 0, most = 0, least = UINT32_MAX;
     for (uint32_t i = 0; i < SIMT_LANES; i++) {
         values[i] = ((struct shuffle *)lanes[i].deposit)->value;
         votes |= (values[i] & 1) << i;
+        most = values[i] > most ? values[i] : most;
+        least = values[i] < least ? values[i] : least;
     }
     for (uint32_t i = 0; i < SIMT_LANES; i++) {
         struct shuffle *s = lanes[i].deposit;
         uint32_t from = s->how == SIMT_XOR ? i ^ s->arg : s->arg;
-        s->answer = s->how == SIMT_BALLOT ? votes : values[from % SIMT_LANES];
+        s->answer = s->how == SIMT_BALLOT ? votes
+                    : s->how == SIMT_MAX  ? most
+                    : s->how == SIMT_MIN  ? least
+                                          : values[from % SIMT_LANES];
     }
 }
 
