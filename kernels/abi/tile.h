@@ -199,7 +199,8 @@ static inline uint32_t tile_supers(uint32_t k)
     return (k + TILE_COLUMNS - 1) / TILE_COLUMNS;
 }
 
-#define ACTIVATION_COLUMNS 8 /* columns of a panel: N of the mma */
+#define ACTIVATION_COLUMNS 8   /* columns of a panel: N of the mma */
+#define ACTIVATION_CHUNK   128 /* values that a warp quantises at a time */
 
 enum activation_form { ACTIVATION_INTEGERS = 1, ACTIVATION_FLOATS = 2 };
 
@@ -243,6 +244,13 @@ static inline uint64_t activation_buffer_bytes(uint32_t n_columns, uint32_t k, u
 static inline bool product_is_wide(uint32_t n_columns, uint32_t k, uint32_t forms, uint32_t work_bytes)
 {
     return n_columns > ACTIVATION_COLUMNS || activation_panel_bytes(n_columns, k, forms) > work_bytes;
+}
+
+/* True if all blocks quantise the columns of a narrow product together, in a phase, and each copies them: of
+ * several columns, when the warps of a block would have four chunks each or more (kernels/PREDICTIONS.md). */
+static inline bool product_is_shared(uint32_t n_columns, uint32_t k, uint32_t n_warps)
+{
+    return n_columns > 1 && n_columns * tile_supers(k) * (TILE_COLUMNS / ACTIVATION_CHUNK) >= 4 * n_warps;
 }
 
 #define PRODUCT_WIDE (2 * ACTIVATION_COLUMNS) /* columns of a chunk of a wide product */

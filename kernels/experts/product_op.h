@@ -6,10 +6,28 @@
 #include "mixture.h"
 #include "matmul/product_wide.h"
 
-/* Quantises what the product multiplies: the step's rows by all blocks together if it is wide, else by each
- * block for itself; of units, the columns of all together if rows are gathered, else the unit's (of experts
- * one row, of heads all) by each block. A narrow product's factors come behind the barrier, beside the first
- * products: they take longest, and only the last values of a run need them. False: end. */
+/* Quantises a narrow product's columns, by each block for itself. Behind an op whose end is still to be
+ * signalled the last warp does that, and the others need not wait for its release. */
+SIMT_INLINE void product_take_own(struct walk *w, SIMT_SHARED struct product *p, SIMT_SHARED char *work,
+                                  uint32_t n)
+{
+    uint32_t n_warps = w->crew.n_warps, warp = simt_warp();
+    bool signals = p->polls && *walk_quiet(w->args, w->index - 1) == GATE_LATER;
+    if (p->polls)
+        walk_note_wait(w, 0, 0);
+    if (!signals || warp + 1 < n_warps)
+        product_quantise(p, false, work, 0, n, warp, n_warps - signals, false, &w->guard);
+    else if (simt_lane() == 0)
+        walk_signal_before(w);
+    if (p->polls)
+        walk_note_wait(w, 0, 1);
+}
+
+/* Quantises what the product multiplies: the step's rows by all blocks together if it is wide or its columns
+ * are shared, else by each block for itself; of units, the columns of all together if rows are gathered, else
+ * the unit's (of experts one row, of heads all) by each block. A narrow product's factors come behind the
+ * barrier, beside the first products: they take longest, and only the last values of a run need them. Words
+ * are not shared: no hop lies behind those who still copy what the op before has shared. False: end. */
 SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p, SIMT_SHARED char *work,
                                    bool by_unit, bool gathers)
 {
@@ -21,23 +39,20 @@ SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p
             return true;
         n = mixture_at(w->args, 0)->out_part ? n : 1;
     }
-    if (gathers || (!by_unit && product_is_wide(n, p->k, p->forms, w->args->shared.work_bytes))) {
-        n_warps *= simt_n_blocks();
-        warp = product_find_factors(p, true, 0, n, simt_block() * w->crew.n_warps + warp, n_warps);
-        product_quantise(p, true, work, 0, n, warp, n_warps, NULL);
-        return walk_meet(w, 1);
+    bool wide = gathers || (!by_unit && product_is_wide(n, p->k, p->forms, w->args->shared.work_bytes));
+    if (wide || (!by_unit && !p->polls && product_is_shared(n, p->k, n_warps))) {
+        uint32_t n_all = n_warps * simt_n_blocks(), all = simt_block() * n_warps + warp;
+        if (wide)
+            all = product_find_factors(p, true, 0, n, all, n_all);
+        product_quantise(p, true, work, 0, n, all, n_all, wide, NULL);
+        if (!walk_meet(w, 1))
+            return false;
+        if (wide)
+            return true;
+        product_fetch(p, work, n, &w->crew);
+    } else {
+        product_take_own(w, p, work, n);
     }
-    bool signals = !by_unit && walk_polls(w) && *walk_quiet(w->args, w->index - 1) == GATE_LATER;
-    if (p->polls)
-        walk_note_wait(w, 0, 0);
-    if (!signals)
-        product_quantise(p, false, work, 0, n, warp, n_warps, &w->guard);
-    else if (warp + 1 < n_warps) /* the last one signals: the others need not wait for its release */
-        product_quantise(p, false, work, 0, n, warp, n_warps - 1, &w->guard);
-    else if (simt_lane() == 0)
-        walk_signal_before(w);
-    if (p->polls)
-        walk_note_wait(w, 0, 1);
     crew_sync(&w->crew);
     product_find_factors(p, false, 0, n, warp, n_warps);
     return true;

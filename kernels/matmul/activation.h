@@ -15,8 +15,6 @@
 #include "device/words.h"
 #include "abi/tile.h"
 
-#define ACTIVATION_CHUNK 128 /* values that a warp quantises at a time */
-
 /* A panel: near, in the block's shared memory, or far, in global memory; every caller passes a constant for
  * which it is. */
 struct activation {

@@ -18,8 +18,9 @@
  * with one super-block more than others delays none of them.
  *
  * Columns are NARROW (up to 8, and they fit the work area: every block quantises them for itself, no extra
- * hop) or WIDE (quantised once by all blocks together into global memory, in a phase of its own, then read
- * from there in chunks of 16: product_wide.h): product_is_wide() decides, the same everywhere.
+ * hop; or, several long ones, all blocks together, and each copies them: product_is_shared()) or WIDE
+ * (quantised once by all blocks together into global memory, in a phase of its own, then read from there in
+ * chunks of 16: product_wide.h): product_is_wide() decides, the same everywhere.
  *
  * The description of the product lies in shared memory (struct product): any thread may index it. The compute
  * warps and the producer have one each, so that neither waits for the other.
@@ -213,17 +214,38 @@ SIMT_INLINE const SIMT_GLOBAL float *product_head_in(const SIMT_SHARED struct pr
     return DECODER_AT(const float, p->in) + (size_t)row * p->in_stride + head * p->head_part;
 }
 
-/* Loads this lane's values of chunk `unit` of the columns from `first` on. */
-SIMT_INLINE void product_ask(const SIMT_SHARED struct product *p, const bool is_far, uint32_t first,
-                             uint32_t unit, uint32_t n_chunks, float v[4])
+/* A chunk of ACTIVATION_CHUNK values of a column, counted from the first column that is quantised. */
+struct product_chunk {
+    uint32_t column, number;
+};
+
+/* Goes so many chunks on. The warps of a block need no division, of which each takes 100 cycles. */
+SIMT_INLINE void product_next_chunk(const bool is_far, struct product_chunk *at, uint32_t by,
+                                    uint32_t n_chunks)
 {
-    uint32_t column = first + unit / n_chunks;
+    at->number += by;
+    if (is_far) {
+        at->column += at->number / n_chunks;
+        at->number %= n_chunks;
+    }
+    SIMT_SMALL_LOOP
+    while (!is_far && at->number >= n_chunks) {
+        at->number -= n_chunks;
+        at->column++;
+    }
+}
+
+/* Loads this lane's values of a chunk. `first`: the first column. */
+SIMT_INLINE void product_ask(const SIMT_SHARED struct product *p, const bool is_far, uint32_t first,
+                             const struct product_chunk *at, float v[4])
+{
+    uint32_t column = first + at->column;
     const SIMT_GLOBAL float *x;
     if (is_far && p->head_columns)
         x = product_head_in(p, column);
     else
         x = DECODER_AT(const float, p->in) + (size_t)product_row(p, column) * p->in_stride;
-    activation_load(x, DECODER_AT(const float, p->gain), p->k, activation_index(unit % n_chunks),
+    activation_load(x, DECODER_AT(const float, p->gain), p->k, activation_index(at->number),
                     !is_far && p->polls, v);
 }
 
@@ -246,40 +268,55 @@ SIMT_INLINE uint32_t product_find_factors(SIMT_SHARED struct product *p, const b
 
 /* Quantises columns [first, first + n) into panels that begin at `near` or p->panels, by warp `warp` of
  * `n_warps` (those of one block if near, of all blocks if far), chunk after chunk; each is loaded before the
- * previous one is quantised. A barrier of the compute warps must follow. guard: of waits for words; NULL: the
- * columns are none. */
+ * previous one is quantised. A barrier of the compute warps must follow. wide: the product is; far panels of
+ * a narrow one have its layout. guard: of waits for words; NULL: the columns are none. */
 SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_far, SIMT_SHARED char *near,
-                                  uint32_t first, uint32_t n, uint32_t warp, uint32_t n_warps,
+                                  uint32_t first, uint32_t n, uint32_t warp, uint32_t n_warps, bool wide,
                                   const struct flow_guard *guard)
 {
-    uint32_t n_chunks = activation_n_chunks(p->k), width = is_far ? ACTIVATION_COLUMNS : n;
+    uint32_t n_chunks = activation_n_chunks(p->k), width = is_far && wide ? ACTIVATION_COLUMNS : n;
     struct activation a = activation_at(near, DECODER_AT(char, p->panels), width, p->forms);
-    uint32_t panel_bytes = p->n_supers * a.super_bytes, unit = simt_opaque(warp);
+    uint32_t panel_bytes = p->n_supers * a.super_bytes;
+    struct product_chunk at = {0, 0};
     SIMT_GLOBAL char *panels = a.far;
     if (simt_thread() == 0) {
         p->first_column = first;
         p->end_column = first + n;
-        p->wide = is_far;
-        p->shift = (uint16_t)(is_far ? 3 : product_shift(n));
+        p->wide = is_far && wide;
+        p->shift = (uint16_t)(is_far && wide ? 3 : product_shift(n));
     }
     float now[4] = {0}, next[4] = {0};
-    if (unit < n * n_chunks)
-        product_ask(p, is_far, first, unit, n_chunks, now);
+    product_next_chunk(is_far, &at, simt_opaque(warp), n_chunks);
+    if (at.column < n)
+        product_ask(p, is_far, first, &at, now);
     SIMT_SMALL_LOOP
-    for (; unit < n * n_chunks; unit += n_warps) {
-        uint32_t column = unit / n_chunks;
-        if (unit + n_warps < n * n_chunks)
-            product_ask(p, is_far, first, unit + n_warps, n_chunks, next);
+    while (at.column < n) {
+        struct product_chunk ahead = at;
+        product_next_chunk(is_far, &ahead, n_warps, n_chunks);
+        if (ahead.column < n)
+            product_ask(p, is_far, first, &ahead, next);
         if (is_far)
-            a.far = panels + (size_t)(column / ACTIVATION_COLUMNS) * panel_bytes;
+            a.far = panels + (size_t)(at.column / ACTIVATION_COLUMNS) * panel_bytes;
         if (guard && p->polls)
-            activation_await(DECODER_AT(const float, p->in) + (size_t)(first + column) * p->in_stride,
-                             DECODER_AT(const float, p->gain), p->k, activation_index(unit % n_chunks), guard,
-                             now);
-        activation_chunk(&a, is_far, is_far ? column % ACTIVATION_COLUMNS : column, now, unit % n_chunks);
+            activation_await(DECODER_AT(const float, p->in) + (size_t)(first + at.column) * p->in_stride,
+                             DECODER_AT(const float, p->gain), p->k, activation_index(at.number), guard, now);
+        activation_chunk(&a, is_far, is_far ? at.column % ACTIVATION_COLUMNS : at.column, now, at.number);
         for (uint32_t e = 0; e < 4; e++)
             now[e] = next[e];
+        at = ahead;
     }
+}
+
+/* Copies the far panels of a narrow product's n columns to the block's own, by its compute threads. A barrier
+ * must follow. */
+SIMT_INLINE void product_fetch(const SIMT_SHARED struct product *p, SIMT_SHARED char *near, uint32_t n,
+                               const struct crew *crew)
+{
+    uint32_t bytes = p->n_supers * activation_super_bytes(n, p->forms);
+    const SIMT_GLOBAL char *far = DECODER_AT(const char, p->panels);
+#pragma clang loop unroll_count(4)
+    for (uint32_t i = simt_thread() * 16; i < bytes; i += crew->n_threads * 16)
+        *(SIMT_SHARED simt_u4 *)(near + i) = *(const SIMT_GLOBAL simt_u4 *)(far + i);
 }
 
 /* --- groups, runs and stages: the same for compute warps and producer --- */

@@ -87,7 +87,7 @@ SIMT_INLINE bool product_multiply_rows(SIMT_SHARED struct product *p, const stru
     uint32_t n = p->n_columns;
     for (uint32_t first = 0; first < n; first += some) {
         uint32_t columns = n - first < some ? n - first : some;
-        product_quantise(p, false, place->work, first, columns, simt_warp(), crew->n_warps, NULL);
+        product_quantise(p, false, place->work, first, columns, simt_warp(), crew->n_warps, false, NULL);
         crew_sync(crew);
         product_find_factors(p, false, first, columns, simt_warp(), crew->n_warps);
         if (!product_run(p, place, crew))

@@ -69,7 +69,7 @@ SIMT_KERNEL(mul_mat_id, struct mul_mat_id_args, NODE_PRODUCT_THREADS, 2)
                 point(p, &args, row, u);
             crew_sync(&crew);
             if (args.own_input || u == 0) {
-                product_quantise(p, false, work, row, 1, simt_warp(), crew.n_warps, NULL);
+                product_quantise(p, false, work, row, 1, simt_warp(), crew.n_warps, false, NULL);
                 crew_sync(&crew);
                 product_find_factors(p, false, row, 1, simt_warp(), crew.n_warps);
             }

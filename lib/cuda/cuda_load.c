@@ -128,6 +128,7 @@ static uint32_t most_rows(const struct cuda_decoder *d)
 static int mark_program(struct cuda_decoder *d, struct error *err)
 {
     const struct model_config *c = model_config(d->graph->model);
+    const struct plan_block block = {d->plan.shared.work_bytes, d->args.n_crew};
     size_t size = sizeof *d->program + d->program->n_ops * sizeof *d->program->ops;
     struct program *p = d->marked = malloc(size);
     if (!p)
@@ -144,7 +145,7 @@ static int mark_program(struct cuda_decoder *d, struct error *err)
     plan_choices(p);
     plan_joins(p);
     if (!d->cfg.cuda_hops)
-        d->args.words_rows = plan_words(p, d->weights.matrices, d->plan.shared.work_bytes);
+        d->args.words_rows = plan_words(p, d->weights.matrices, &block);
     d->args.buffers.row_floats = p->row_floats;
     return 0;
 }

@@ -53,7 +53,14 @@ void plan_choices(struct program *program);
 /* Marks, there too, each JOIN that may run beside the HEADS op before it (PROGRAM_BESIDE). */
 void plan_joins(struct program *program);
 
+/* What of a block decides how many rows a product takes as words. */
+struct plan_block {
+    uint32_t work_bytes; /* decoder_shared.work_bytes */
+    uint32_t n_crew;     /* compute threads */
+};
+
 /* Marks, there too, the ops that pass their output on as words (PROGRAM_WORDS) and those that empty them, and
- * gives x a second buffer if any passes it on. Behind the marks above, whose hops it counts on. work_bytes:
- * of a block's shared memory. Returns decoder_args.words_rows. */
-uint32_t plan_words(struct program *program, const struct decoder_matrix *matrices, uint32_t work_bytes);
+ * gives the buffers that this takes. Behind the marks above, whose hops it counts on. Returns
+ * decoder_args.words_rows. */
+uint32_t plan_words(struct program *program, const struct decoder_matrix *matrices,
+                    const struct plan_block *block);

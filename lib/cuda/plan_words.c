@@ -33,14 +33,16 @@ static void add_buffer(struct program *p, uint32_t index, uint32_t width)
     p->n_buffers = index + 1;
 }
 
-/* Most rows of which a product is narrow, so that it may take words. */
+/* Most rows of which a product is narrow and each block quantises them for itself, so that it may take words.
+ */
 static uint32_t narrow_rows(const struct program_op *op, const struct decoder_matrix *matrices,
-                            uint32_t work_bytes)
+                            const struct plan_block *block)
 {
     uint32_t forms = 0, n = ACTIVATION_COLUMNS;
     for (uint32_t i = 0; i < op->n_weights; i++)
         forms |= activation_form(matrices[op->weight[i]].type);
-    while (n && product_is_wide(n, op->k, forms, work_bytes))
+    while (n && (product_is_wide(n, op->k, forms, block->work_bytes) ||
+                 product_is_shared(n, op->k, block->n_crew / 32)))
         n--;
     return n;
 }
@@ -124,12 +126,12 @@ static void place_x(struct program *p, uint32_t also)
 
 /* Marks the ops that pass x on. A step ends with x where it began: of an odd number one more op moves it, or
  * one fewer passes it on. Returns the most rows for which the next ops take it. */
-static uint32_t mark_x(struct program *p, const struct decoder_matrix *matrices, uint32_t work_bytes,
-                       uint32_t rows)
+static uint32_t mark_x(struct program *p, const struct decoder_matrix *matrices,
+                       const struct plan_block *block, uint32_t rows)
 {
     uint32_t n = 0, last = 0, also = p->n_ops;
     for (uint32_t i = 0; i < p->n_ops; i++) {
-        uint32_t narrow = passes_x(p, i) ? narrow_rows(&p->ops[i + 1], matrices, work_bytes) : 0;
+        uint32_t narrow = passes_x(p, i) ? narrow_rows(&p->ops[i + 1], matrices, block) : 0;
         if (!narrow)
             continue;
         p->ops[i].flags |= PROGRAM_WORDS;
@@ -151,9 +153,10 @@ static uint32_t mark_x(struct program *p, const struct decoder_matrix *matrices,
     return rows;
 }
 
-static uint32_t mark_pairs(struct program *p, const struct decoder_matrix *matrices, uint32_t work_bytes)
+static uint32_t mark_pairs(struct program *p, const struct decoder_matrix *matrices,
+                           const struct plan_block *block)
 {
-    uint32_t rows = mark_x(p, matrices, work_bytes, ACTIVATION_COLUMNS);
+    uint32_t rows = mark_x(p, matrices, block, ACTIVATION_COLUMNS);
     bool any = p->n_buffers > PROGRAM_N_BUFFERS;
     for (uint32_t i = 0; i < p->n_ops; i++)
         if (passes_heads(p, i)) {
@@ -215,12 +218,12 @@ static uint32_t chain_layers(const struct program *p)
 
 /* Most rows of which all products are narrow. */
 static uint32_t chain_rows(const struct program *p, uint32_t n_layers, const struct decoder_matrix *matrices,
-                           uint32_t work_bytes)
+                           const struct plan_block *block)
 {
     uint32_t rows = ACTIVATION_COLUMNS;
     for (uint32_t i = 1; i < 1 + n_layers * CHAIN_OPS; i++) {
         uint32_t narrow =
-            p->ops[i].opcode == PROGRAM_MATMUL ? narrow_rows(&p->ops[i], matrices, work_bytes) : rows;
+            p->ops[i].opcode == PROGRAM_MATMUL ? narrow_rows(&p->ops[i], matrices, block) : rows;
         rows = narrow < rows ? narrow : rows;
     }
     return rows;
@@ -281,9 +284,10 @@ static void mark_layer(struct program *p, uint32_t layer, bool last)
 }
 
 /* The last layer's set is emptied when the next step begins. */
-static uint32_t mark_chain(struct program *p, const struct decoder_matrix *matrices, uint32_t work_bytes)
+static uint32_t mark_chain(struct program *p, const struct decoder_matrix *matrices,
+                           const struct plan_block *block)
 {
-    uint32_t n = chain_layers(p), rows = n ? chain_rows(p, n, matrices, work_bytes) : 0;
+    uint32_t n = chain_layers(p), rows = n ? chain_rows(p, n, matrices, block) : 0;
     if (rows == 0)
         return 0;
     add_sets(p);
@@ -293,8 +297,9 @@ static uint32_t mark_chain(struct program *p, const struct decoder_matrix *matri
     return rows;
 }
 
-uint32_t plan_words(struct program *program, const struct decoder_matrix *matrices, uint32_t work_bytes)
+uint32_t plan_words(struct program *program, const struct decoder_matrix *matrices,
+                    const struct plan_block *block)
 {
-    uint32_t rows = mark_chain(program, matrices, work_bytes);
-    return rows ? rows : mark_pairs(program, matrices, work_bytes);
+    uint32_t rows = mark_chain(program, matrices, block);
+    return rows ? rows : mark_pairs(program, matrices, block);
 }

@@ -176,6 +176,7 @@ static void open_program(struct rig *r)
     const struct rig_config *c = &r->config;
     size_t size = sizeof *c->program + c->program->n_ops * sizeof *c->program->ops;
     struct error err = {0};
+    struct plan_block block = {0, c->device.n_crew};
     r->program = must(malloc(size));
     memcpy(r->program, c->program, size);
     plan_flow(r->program, c->device.n_blocks);
@@ -186,8 +187,9 @@ static void open_program(struct rig *r)
     if (c->n_stages)
         divide_ring(&r->plan, c);
     plan_attention(r->program);
+    block.work_bytes = r->plan.shared.work_bytes;
     if (c->words)
-        r->args.words_rows = plan_words(r->program, c->matrices, r->plan.shared.work_bytes);
+        r->args.words_rows = plan_words(r->program, c->matrices, &block);
     r->args.program = table(r, r->program, size, "program");
     r->args.plan = table(r, r->plan.ops, r->plan.n_ops * sizeof *r->plan.ops, "plan");
     r->args.matrices = table(r, c->matrices, c->n_weights * sizeof *c->matrices, "matrices");

@@ -172,6 +172,8 @@ struct made {
     uint32_t rows; /* plan_words() */
 };
 
+static uint32_t n_crew = 448;
+
 static void mark(struct made *m, uint32_t work_bytes)
 {
     size_t size = sizeof *m->p + m->fused->n_ops * sizeof *m->p->ops;
@@ -183,7 +185,7 @@ static void mark(struct made *m, uint32_t work_bytes)
     plan_attention(m->p);
     plan_choices(m->p);
     plan_joins(m->p);
-    m->rows = plan_words(m->p, m->w.matrices, work_bytes);
+    m->rows = plan_words(m->p, m->w.matrices, &(struct plan_block){work_bytes, n_crew});
 }
 
 static struct made make(const char *path)
