@@ -33,16 +33,21 @@ static void add_buffer(struct program *p, uint32_t index, uint32_t width)
     p->n_buffers = index + 1;
 }
 
-/* Most rows of which a product is narrow and each block quantises them for itself, so that it may take words.
- */
+/* What a product takes as words each block quantises for itself. With so many chunks a warp that takes 1 us
+ * more than if all blocks shared the work behind a hop (product_is_shared()); a layer's words save 1 to 1.75
+ * us. */
+#define MOST_CHUNKS 8
+
+/* Most rows that a product may take as words: it is narrow. */
 static uint32_t narrow_rows(const struct program_op *op, const struct decoder_matrix *matrices,
                             const struct plan_block *block)
 {
     uint32_t forms = 0, n = ACTIVATION_COLUMNS;
     for (uint32_t i = 0; i < op->n_weights; i++)
         forms |= activation_form(matrices[op->weight[i]].type);
-    while (n && (product_is_wide(n, op->k, forms, block->work_bytes) ||
-                 product_is_shared(n, op->k, block->n_crew / 32)))
+    uint32_t chunks = tile_supers(op->k) * (TILE_COLUMNS / ACTIVATION_CHUNK),
+             most = MOST_CHUNKS * block->n_crew / 32;
+    while (n && (product_is_wide(n, op->k, forms, block->work_bytes) || (n > 1 && n * chunks > most)))
         n--;
     return n;
 }
@@ -153,13 +158,22 @@ static uint32_t mark_x(struct program *p, const struct decoder_matrix *matrices,
     return rows;
 }
 
+/* True if all that is ever stored where q, k and v are is emptied. */
+static bool all_pass_heads(const struct program *p)
+{
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        if (p->ops[i].out == PROGRAM_QKV && !passes_heads(p, i))
+            return false;
+    return true;
+}
+
 static uint32_t mark_pairs(struct program *p, const struct decoder_matrix *matrices,
                            const struct plan_block *block)
 {
     uint32_t rows = mark_x(p, matrices, block, ACTIVATION_COLUMNS);
-    bool any = p->n_buffers > PROGRAM_N_BUFFERS;
+    bool any = p->n_buffers > PROGRAM_N_BUFFERS, heads = all_pass_heads(p);
     for (uint32_t i = 0; i < p->n_ops; i++)
-        if (passes_heads(p, i)) {
+        if (heads && passes_heads(p, i)) {
             struct program_op *op = &p->ops[i];
             op->flags |= PROGRAM_WORDS;
             op[1].wait = PROGRAM_NONE;

@@ -5,6 +5,7 @@
 #include "cuda/plan.h"
 #include "model/graph.h"
 #include "model/program.h"
+#include "support/models/made_model.h"
 
 #include <criterion/criterion.h>
 #include <glob.h>
@@ -134,6 +135,8 @@ static void run_op(struct run *r, uint32_t i)
     }
     if (is_followed(op->in))
         read_buffer(r, op->in, polls);
+    if (is_followed(op->in) && op->in == op->out) /* CONV: by the warp that writes it */
+        r->b[op->in].read = NEVER;
     bool in_place = op->epilogue == PROGRAM_RESIDUAL || op->epilogue >= PROGRAM_TIMES_SILU ||
                     op->opcode == PROGRAM_ADD_NORM;
     if (op->old)
@@ -242,6 +245,23 @@ Test(cuda_words, in_every_models_program_hops_stand_where_words_need_them, .time
     globfree(&found);
 }
 
+/* Recurrent layers store other things where layers with attention have q, k and v. */
+Test(cuda_words, and_in_those_of_other_kinds_of_layers, .timeout = 60)
+{
+    static const char *const shapes[] = {"tiny-qwen35",         "tiny-qwen35moe", "tiny-qwen3next",
+                                         "tiny-deepseek-flash", "tiny-deepseek",  "tiny-gemma4moe",
+                                         "tiny-gpt-oss",        "tiny-phi3",      "tiny-qwen3moe"};
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        char path[64];
+        made_model(shapes[i], "q8_0", path);
+        struct made m = make(path);
+        struct run r = run_steps(m.p);
+        cr_assert_str_empty(r.fault, "%s: %s", shapes[i], r.fault);
+        give(&m);
+        (void)unlink(path);
+    }
+}
+
 Test(cuda_words, dense_layers_are_a_chain, .timeout = 60)
 {
     struct made m = make_named("tiny-qwen3-s11-q4_k_m");
@@ -314,6 +334,10 @@ Test(cuda_words, so_many_rows_as_the_products_have_room_for, .timeout = 60)
     mark(&m, activation_panel_bytes(1, x, ACTIVATION_INTEGERS) - 1);
     cr_assert_eq(n_words(m.p), m.p->n_layers, "q, k and v, which ATTEND takes");
     cr_assert_str_empty(run_steps(m.p).fault);
+    n_crew = 64; /* two warps, of which each quantises eight chunks of 128 values */
+    mark(&m, WORK_BYTES);
+    cr_assert_eq(m.rows, 16 / (tile_supers(k) * 2));
+    n_crew = 448;
     give(&m);
 }
 
