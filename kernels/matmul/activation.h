@@ -3,8 +3,8 @@
  *
  * A warp quantises 128 values of a row at a time: lane l has values 4 (l % 8) .. + 3 of block l / 8. Eight
  * lanes find a block's largest magnitude and its sum by shuffles; each then has one word of the block's B
- * fragments. Reads of a row (and gain) are 16 bytes a lane, 512 contiguous bytes a warp. About 90
- * instructions per 128 values, two divisions among them.
+ * fragments. Reads of a row (and gain) are 16 bytes a lane, 512 contiguous bytes a warp. About 180
+ * instructions per 128 values, two divisions of floats among them.
  *
  * Rows are float, 16-byte aligned, k a multiple of 32.
  * Thread: activation_quantise(), activation_chunk() and activation_rms_inverse(): all lanes of one warp; the

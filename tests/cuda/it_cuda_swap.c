@@ -113,11 +113,11 @@ Test(cuda_swap, a_broken_file_disturbs_nobody)
     admin_finish();
 }
 
-/* The first model takes 6 MiB with all it needs. The demo model takes more than there is, though its file is
+/* The first model takes 12 MiB with all it needs. The demo model takes more than there is, though its file is
  * smaller. */
 Test(cuda_swap, a_model_that_does_not_fit_brings_the_old_one_back)
 {
-    setenv("SIMT_MEMORY_MB", "8", 1);
+    setenv("SIMT_MEMORY_MB", "14", 1);
     start("1");
     admin_copy(DEMO_MODEL, "large.gguf", SIZE_MAX);
     char *before = ask("text");
@@ -133,7 +133,7 @@ Test(cuda_swap, a_model_that_does_not_fit_brings_the_old_one_back)
 
 Test(cuda_swap, a_file_larger_than_the_device_costs_no_outage)
 {
-    setenv("SIMT_MEMORY_MB", "8", 1);
+    setenv("SIMT_MEMORY_MB", "14", 1);
     start("1");
     cr_assert_eq(truncate(admin_copy(DEMO_MODEL, "large.gguf", SIZE_MAX), 16 << 20), 0);
     admin_not_swapped("large.gguf", "the device");

@@ -43,6 +43,21 @@ static uint32_t n_blocks(void)
     return n ? (uint32_t)atoi(n) : 3;
 }
 
+/* Of few rows an ATTEND op may take words, for which its warps wait while they work: then it has no wait, but
+ * in dense layers behind the first, where it waits for the layer before. */
+static bool takes_words(const struct program_op *op, uint32_t n_rows)
+{
+    return op->opcode == PROGRAM_ATTEND && n_rows <= 8;
+}
+
+static uint32_t n_without(const struct program *p, uint32_t n_rows)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_ops; i++)
+        n += takes_words(&p->ops[i], n_rows);
+    return n;
+}
+
 /* A wide step, whose products wait for phases too, then a narrow one: nothing of the first is left in its
  * marks. The blocks' clocks have different origins. */
 Test(cuda_trace, each_step_is_complete_and_in_order, .timeout = 1200)
@@ -55,7 +70,8 @@ Test(cuda_trace, each_step_is_complete_and_in_order, .timeout = 1200)
     for (uint32_t i = 0; i < 2; i++) {
         run_rows(&r, i * 9, i ? 1 : 9, true);
         cr_assert_eq(executor_traced(r.x, &t, NULL), 0);
-        trace_check(&t, r.step->id, n_blocks(), n_ops);
+        trace_check(&t, r.step->id, n_blocks(), n_ops,
+                    n_ops - 1 - n_without(executor_program(r.x), i ? 1 : 9));
         waits[i] = trace_check_member(&t, 1);
         cr_assert(t.ready_ns && t.ready_ns <= trace_mark(&t, 0, 0)->begin_ns);
         cr_assert_geq(t.ended_ns, trace_mark(&t, 0, n_ops - 1)->end_ns);
@@ -92,9 +108,11 @@ static void trace_repeated_calls(const char *path, enum program_opcode opcode)
             trace_check_member(&t, b);
             for (uint32_t i = 0; i < p->n_ops; i++) {
                 bool waits = i > 0 && !is_free(&p->ops[i], n_rows);
+                n_called += p->ops[i].opcode == opcode;
+                if (takes_words(&p->ops[i], n_rows))
+                    continue;
                 cr_expect_eq(trace_mark(&t, b, i)->n_waits > 0, waits, "%u rows, block %u, op %u", n_rows, b,
                              i);
-                n_called += p->ops[i].opcode == opcode;
             }
         }
         cr_assert_gt(n_called, 0);
@@ -146,11 +164,16 @@ Test(cuda_trace, without_notes_the_kernel_stays, .timeout = 1200)
 
 /* ---- where the blocks stood ---- */
 
-/* Steps until one fails; a hang must be noticed soon. */
+/* Steps until one fails; a hang must be noticed soon. All blocks wait for each other's signals: behind words
+ * there are none to be counted, and a block that gives up goes on to the next signal before it ends. */
 static void run_until_it_hangs(struct decoder_run *r, struct backend_info *info, struct error *err)
 {
-    struct decoder_run_config c = {
-        .path = MODEL, .ops = &cuda_backend, .libcuda = LIBCUDA, .n_slots = 2, .stall_ms = 2000};
+    struct decoder_run_config c = {.path = MODEL,
+                                   .ops = &cuda_backend,
+                                   .libcuda = LIBCUDA,
+                                   .n_slots = 2,
+                                   .stall_ms = 2000,
+                                   .cuda_hops = true};
     uint64_t done = 0;
     int rc = 0;
     setenv("SIMT_MEMORY_MB", "64", 1);

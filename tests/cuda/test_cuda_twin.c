@@ -248,6 +248,7 @@ static void open_twin(struct twin *t, const struct circumstances *c, enum execut
         made_model(c->file, c->quant, path);
     else
         (void)snprintf(path, sizeof path, HEARTH_TEST_DATA "/%s.gguf", c->file);
+    setenv("SIMT_MEMORY_MB", "80", 1);
     setenv("SIMT_BLOCKS", c->blocks, 1);
     setenv("SIMT_DEVICE_SM", c->sm, 1);
     struct decoder_run_config cfg = {.path = path,

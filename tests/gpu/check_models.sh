@@ -71,7 +71,7 @@ else
         make_model "$shape" "${sizes%:*}" "${sizes#*:}" || continue
         part "witness-$shape" right 12 "$bin/gpu_witness" tokens "$made/$shape.gguf" 8 16 8
         bench "$shape" "$made/$shape.gguf" 12 persistent
-        bench_hops "$shape" "$made/$shape.gguf" 8
+        [ "$shape" != qwen3-0.6b ] || bench_hops "$shape" "$made/$shape.gguf" 4
         bench_deep "$shape" "$made/$shape.gguf" 8
         [ "$shape" != qwen3-0.6b ] || part serve right 25 "$bin/gpu_serve" "$bin/hearthd" "$made/$shape.gguf"
     done
@@ -93,6 +93,6 @@ done
 part idle figure 15 "$bin/gpu_bench" idle
 for shape in tiny qwen3-0.6b; do
     for executor in graph eager; do
-        [ ! -e "$made/$shape.gguf" ] || bench $shape "$made/$shape.gguf" 8 $executor
+        [ ! -e "$made/$shape.gguf" ] || bench $shape "$made/$shape.gguf" 4 $executor
     done
 done

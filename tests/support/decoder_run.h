@@ -23,6 +23,7 @@ struct decoder_run_config {
     uint32_t n_threads, n_slots, n_ctx;
     uint64_t kv_memory;
     uint32_t stall_ms;
+    bool cuda_hops; /* backend.h */
     const int32_t *end_tokens;
     uint32_t n_end_tokens;
     uint32_t page_shift; /* page ids are rotated by this, so that they are not in order */
@@ -59,6 +60,7 @@ static inline void decoder_run_open(struct decoder_run *r, const struct decoder_
         .cpu_tuning = c->cpu_tuning,
         .libcuda = c->libcuda,
         .stall_ms = c->stall_ms ? c->stall_ms : 120000,
+        .cuda_hops = c->cuda_hops,
         .kv_memory = c->kv_memory,
         .end_tokens = c->end_tokens,
         .n_end_tokens = c->n_end_tokens,

@@ -81,7 +81,7 @@ static struct product *walk_open_product(const struct decoder_args *args, const 
     uint32_t thread = fleet.words.thread;
     for (uint32_t lane = 0; lane < 4; lane++) {
         fleet.words.thread = thread + lane;
-        product_open(p, args, fleet.program, op, plan, NULL, n_columns);
+        product_open(p, args, fleet.program, op, plan, NULL, n_columns, false);
     }
     fleet.words.thread = thread;
     p->forms = 0; /* they vote about it */

@@ -30,7 +30,7 @@ struct walk_words {
     char wrong[256];
 };
 
-static struct walk_words *words; /* the one that runs */
+static struct walk_words *running; /* the one that runs */
 
 /* The test's: a bulk copy of the block that runs, and what a fiber does. */
 static void words_copied(const void *src, uint32_t bytes);
@@ -38,28 +38,28 @@ static void words_fiber(void);
 
 static inline void words_be(struct walk_words *w, uint32_t block, uint32_t thread)
 {
-    words = w;
+    running = w;
     w->block = block;
     w->thread = thread;
 }
 
 static inline void words_pass(void)
 {
-    uint32_t block = words->block, thread = words->thread;
-    struct words_fiber *me = words->now;
-    fiber_switch(&me->fiber, &words->host);
-    words_be(words, block, thread);
-    words->now = me;
+    uint32_t block = running->block, thread = running->thread;
+    struct words_fiber *me = running->now;
+    fiber_switch(&me->fiber, &running->host);
+    words_be(running, block, thread);
+    running->now = me;
 }
 
 static void words_enter(void)
 {
-    struct words_fiber *me = words->now;
+    struct words_fiber *me = running->now;
     fiber_arrived(&me->fiber);
     words_fiber();
     me->ended = true;
-    words->n_ended++;
-    words->n_moves++;
+    running->n_ended++;
+    running->n_moves++;
     for (;;)
         words_pass();
 }
@@ -108,7 +108,7 @@ static bool words_round(struct walk_words *w)
 
 uint32_t simt_emu_thread(void)
 {
-    return words->thread;
+    return running->thread;
 }
 
 uint32_t simt_emu_n_threads(void)
@@ -118,19 +118,19 @@ uint32_t simt_emu_n_threads(void)
 
 uint32_t simt_emu_block(void)
 {
-    return words->block;
+    return running->block;
 }
 
 uint32_t simt_emu_n_blocks(void)
 {
-    return words->n_blocks;
+    return running->n_blocks;
 }
 
 void *simt_emu_carve(const struct simt_site *at, size_t offset, size_t bytes)
 {
     (void)at;
     (void)bytes;
-    return words->shared + words->block * words->shared_bytes + offset;
+    return running->shared + running->block * running->shared_bytes + offset;
 }
 
 bool simt_emu_bar(const struct simt_site *at, uint32_t id, uint32_t n, bool p)
@@ -158,9 +158,9 @@ uint64_t simt_emu_load(const struct simt_site *at, const void *p, uint32_t size,
 {
     (void)scope;
     if (at->aspects & SIMT_ACQUIRE) {
-        if (words->now->looked_at == p)
+        if (running->now->looked_at == p)
             words_pass();
-        words->now->looked_at = p;
+        running->now->looked_at = p;
     }
     return size == 8 ? *(const uint64_t *)p : *(const uint32_t *)p;
 }
@@ -169,7 +169,7 @@ void simt_emu_store(const struct simt_site *at, void *p, uint32_t size, uint64_t
 {
     (void)at;
     (void)scope;
-    words->n_moves++;
+    running->n_moves++;
     if (size == 8)
         *(uint64_t *)p = v;
     else
@@ -180,8 +180,8 @@ uint32_t simt_emu_add(const struct simt_site *at, uint32_t *p, uint32_t v, enum 
 {
     (void)at;
     (void)scope;
-    words->n_moves++;
-    words->now->looked_at = NULL;
+    running->n_moves++;
+    running->now->looked_at = NULL;
     *p += v;
     return *p - v;
 }
@@ -215,7 +215,7 @@ _Static_assert(sizeof(struct words_mbar) == 8, "an mbarrier");
 
 static inline void words_mbar_settle(struct words_mbar *m)
 {
-    words->n_moves++;
+    running->n_moves++;
     if (m->missing || m->bytes)
         return;
     m->missing = m->all;

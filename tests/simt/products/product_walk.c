@@ -49,6 +49,9 @@ SIMT_KERNEL(product_walk, struct decoder_args, PRODUCT_WALK_THREADS, 1)
     w.uses = simt_carve(args.shared.uses, args.n_counters * 4);
     ring_open(&w.ring, args.shared.stages, args.shared.mbarriers, args.shared.n_stages,
               args.shared.stage_bytes, w.crew.n_warps);
+    struct gate step = gate_of(&args, GATE_STEP), experts = gate_of(&args, GATE_EXPERTS);
+    gate_open(&step);
+    gate_open(&experts);
     if (simt_thread() < args.n_crew && simt_lane() == 0)
         walk_kept(&args)->place.turns = 0;
     simt_bar_sync(0, simt_n_threads());
