@@ -95,8 +95,8 @@ const struct config_key config_keys[] = {
     {STRING(cuda_cache, ""),
      .help = "Directory where the driver caches compiled kernels. Empty: CUDA_CACHE_PATH, else the driver's default."},
     {CHOICE(cuda_words, "yes", yes_no),
-     .help = "yes: in steps of few rows the resident decoder passes values on from operation to operation without a wait of all blocks for each other, where it can. "
-             "no: blocks wait, as in steps of many rows; to compare. The tokens are the same."},
+     .help = "yes: in steps of few rows the persistent decoder hands values from one operation to the next without a wait of all blocks, where it can. "
+             "no: all blocks wait after every operation; for comparison. The tokens are the same."},
     {COUNT(threads, "auto", 0, 256), .zero = "auto",
      .help = "Decoder threads on cpu. auto: as many as CPU affinity and cgroup quota allow."},
     {COUNT(n_ctx, "auto", 2, 1048576), .zero = "auto",

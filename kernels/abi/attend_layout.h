@@ -119,7 +119,7 @@ static inline uint64_t attend_handed_at(uint32_t max_rows, uint32_t n_heads, uin
     return attend_outs_at(max_rows, n_heads, max_splits) + (outs + 127) / 128 * 128;
 }
 
-/* Those of a layer. */
+/* Bytes of the handed words of one layer. */
 static inline uint64_t attend_handed_bytes(uint32_t n_heads, uint32_t head_dim)
 {
     return (uint64_t)ATTEND_HANDED_ROWS * n_heads * ATTEND_HANDED_SPLITS * (ATTEND_HANDED_STATS + head_dim) *

@@ -10,15 +10,16 @@
  *                 applies table edits and slot settings, resolves tokens, then releases `published`
  *   blocks        see `published`, do the step's page ops, then every op of the program; a block that has
  *                 done its part of an op adds 1 to the op's counter; no block starts the next op before all
- *                 blocks have added theirs (where blocks choose experts for themselves, EXPERTS does not
- *                 wait for ROUTE: mixture_layout.h)
+ *                 blocks have added theirs, unless the op passes words on (device/words.h) or blocks
+ *                 choose experts for themselves (mixture_layout.h)
  *   I/O warp      sees the last op's counter, copies results to the pinned result ring, releases `completed`
  *
- * Counters (dependency.h) are cumulative: every block signals every op it passes, with or without work, so a
- * counter's target is n_blocks times the number of times the op ran; each block keeps that number in shared
- * memory. The host clears counters before each launch. An op has DECODER_PHASES of them: [0] is its end, the
- * others order the phases inside it. A step without logits skips the ops with PROGRAM_HEAD, one without rows
- * skips all; the last op's end counter is signalled in every step: it is the step's end.
+ * Counters (dependency.h) are cumulative: every block signals every op it passes, with or without work, but
+ * those that pass words on without PROGRAM_SIGNALS, so a counter's target is n_blocks times the number of
+ * times the op ran; each block keeps that number in shared memory. The host clears counters before each
+ * launch. An op has DECODER_PHASES of them: [0] is its end, the others order the phases inside it. A step
+ * without logits skips the ops with PROGRAM_HEAD, one without rows skips all; the last op's end counter is
+ * signalled in every step: it is the step's end.
  *
  * Addresses are uint64_t so that both sides agree on the layout; a kernel casts with DECODER_AT().
  * Thread: the host writes decoder_args before the launch; the I/O warp alone writes decoder_slots and
@@ -127,7 +128,7 @@ struct decoder_mixtures {
 struct decoder_buffers {
     uint64_t rows;        /* float [max_rows][row_floats]: the program's buffers except the logits */
     uint64_t logits;      /* float [STEP_MAX_LOGITS][logits_stride] */
-    uint64_t activations; /* wide products: quantised rows, activation.h */
+    uint64_t activations; /* quantised columns of wide products, and of narrow ones that blocks share */
     uint64_t factors;     /* wide products: float, 1/rms by row, or by place */
     uint64_t results; /* struct step_result [DECODER_RING][STEP_MAX_LOGITS], by step modulo DECODER_RING */
     uint64_t attend;  /* scratch of attend.h; zeroed at load */

@@ -53,7 +53,8 @@
  * cumulative over steps (epoch = steps so far) and never reset; they are u32 and wrap, so "at least" is modular:
  * the difference, taken as int32_t, is not negative. If every unit of the earlier op must have arrived, this is
  * a grid barrier. Backends fill wait_arrivals and signal_units for their own grid. Rank fields and ALL_REDUCE
- * are reserved for several devices.
+ * are reserved for several devices. Where an op has PROGRAM_WORDS and rows are few, backend cuda orders the next
+ * one by the words instead, and by `wait` besides; its buffers for words lie behind the nine.
  *
  * Thread: written once, when a model is loaded; read-only afterwards, by any thread. */
 /* clang-format on */
@@ -153,10 +154,11 @@ struct program_op {
     struct route_rule route; /* ROUTE; EXPERTS: n_experts and n_used */
     uint32_t kind;           /* ATTEND: index of the model's kinds */
     float cap;               /* MATMUL STORE: 0: none */
-    int32_t old;        /* MATMUL, set by backend cuda: floats from a result to the old value that a RESIDUAL
-                           adds to, or to where gate's product stands until up's is there; 0: its place */
-    uint32_t empties;   /* MATMUL and EMBED, set by backend cuda: the first of the words of a row that it */
-    uint32_t n_empties; /* empties, by offset in the row's scratch, and their number; 0: none */
+    int32_t old;      /* MATMUL, set by backend cuda: floats from a result to the old value that a RESIDUAL
+                         adds to, or to where gate's product stands until up's is there; 0: its place */
+    uint32_t empties; /* MATMUL and EMBED, set by backend cuda: offset in a row's scratch of the words that it
+                         empties */
+    uint32_t n_empties; /* their number; 0: none */
     uint32_t reserved[9];
 };
 _Static_assert(sizeof(struct program_op) == 192, "program_op");

@@ -5,9 +5,9 @@
  * own part stays in its work area. Each value of another split's part goes through memory in a word of its
  * own, which is not 0 once it is there: neither a release, an acquire nor a ticket lies between the last part
  * and the merge. The words that a warp reads, only that warp reads, and it sets them to 0 when it has them.
- * The next layer has words of its own; the wait for all blocks' end of this one lies before the next but one.
- * No block waits before all of its own parts
- * are written, so every wait ends. One that fails is noticed by all at the op's end.
+ * Layers alternate between two sets of words; a wait for all blocks' end of a layer lies before its set is
+ * used again. No block waits before all of its own parts are written, so every wait ends. One that fails is
+ * noticed by all at the op's end.
  *
  * Thread: attend_hand(): any compute thread; attend_take(): all of a block, behind a barrier after the last
  * unit; the others: one warp. */

@@ -14,7 +14,8 @@
  * not 0, or when the guard's deadline has passed: the first thread that sees a deadline pass records what it
  * waited for and sets the word, so that all others end too. There is no trap: it would destroy the context. A
  * thread whose wait returned false goes to the end of the kernel and passes every barrier at which other
- * threads of its block still wait (simt_bar_or tells them there). */
+ * threads of its block still wait (simt_bar_or tells them there). A thread that gave up a wait for words
+ * (words.h) goes on to its op's next wait instead. */
 #pragma once
 #include "simt.h"
 

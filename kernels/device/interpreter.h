@@ -3,7 +3,10 @@
  *
  * An op is a function `bool NAME_op(struct walk *w)`. It may first prefetch data that no op of this step
  * writes; it calls walk_wait() before it accesses what earlier ops write, does this block's share and
- * returns; the loop then signals the op's end. An op of several phases calls walk_meet() between them, or
+ * returns; the loop then signals the op's end. An op that passes its output on as words says so in
+ * walk_quiet() instead: the loop then signals nothing, or leaves that to the next op (GATE_LATER). The next
+ * op polls the words (walk_polls()); its walk_wait() orders only the block's own warps, and what words cannot
+ * order it gets by walk_wait_behind(). An op of several phases calls walk_meet() between them, or
  * walk_signal() and walk_wait_for() if it has work to do meanwhile; every block decides alike whether a phase
  * runs (from n_rows, lone_rows, k). False means end: the op returns it at once, in all compute threads
  * (crew_any() if only some threads know). An op that repeats code which needs all registers sets
@@ -182,8 +185,8 @@ SIMT_INLINE bool walk_wait_behind(struct walk *w)
     return walk_wait(w);
 }
 
-/* Signals the end of the op before this one, whose stores a barrier lies behind, by one thread. Another
- * barrier comes before the block waits for the counter. */
+/* Signals the end of the op before this one, by one thread. A barrier lies between that op's stores and this
+ * call, and another before the block waits for the counter. */
 SIMT_INLINE void walk_signal_before(const struct walk *w)
 {
     simt_red_release_gpu_add(walk_counter(w, w->before), 1);
@@ -218,8 +221,8 @@ SIMT_INLINE SIMT_GLOBAL float *walk_row(const struct walk *w, uint32_t buffer, u
     return DECODER_AT(float, b->rows) + (size_t)row * b->row_floats + w->program->buffers[buffer].offset;
 }
 
-/* Empties n words, a multiple of 4, of each of the first rows, from offset `first` of a row's scratch on, by
- * one warp of every block: of as many rows as are ever passed on so, and at most n_rows. */
+/* Empties words [first, first + n) of the scratch of each of the first n_rows rows, at most words_rows; n is
+ * a multiple of 4. By one warp of every block. */
 SIMT_INLINE void walk_empty(const struct walk *w, uint32_t first, uint32_t n, uint32_t n_rows)
 {
     const struct decoder_buffers *b = &w->args->buffers;

@@ -2,6 +2,7 @@
  * block: what the producer must know of a step before it may fetch more. The step gate has a step's number of
  * logits, the experts' gate (experts/mixture.h) its number of rows, once their experts are chosen. All waits
  * are guarded (dependency.h).
+ * The spare words of a gate hold what the compute warps keep of an op: enum gate_again and gate_quiet.
  * Thread: gate_put(), gate_drained(): one compute thread; the first waits only if the producer has not taken
  * the word before, the second until it has taken the last one. The others: all lanes of the producer warp. */
 #pragma once

@@ -2,14 +2,14 @@
  * the next op begins without a hop (dependency.h). A writer stores each value whole, in any order, without a
  * release; a reader loads values until none of them is WORDS_EMPTY.
  *
- * Why it is correct: a word is one 32-bit access, so a reader has either all of a value or none. Nothing but
- * the words themselves may be read by what they say; all else takes a wait for a counter. What one warp has
- * seen, others of its block see behind a barrier, if they load it as words too. Between two uses a buffer is
- * emptied: a wait for all blocks' counter lies between its last reader and the one who empties it, and
- * another between that one and its next writer and reader, so that a reader sees no value of an earlier use
+ * Why it is correct: a word is one 32-bit access, so a reader has either all of a value or none. A
+ * word that is there says nothing of other memory: a reader that needs that waits for a counter. What one
+ * warp has seen, others of its block see behind a barrier, if they load it as words too. Between two uses a
+ * buffer is emptied: a wait for all blocks lies between its last reader and its emptying, and another between
+ * its emptying and its next writer and reader, so that a reader sees no value of an earlier use
  * (lib/cuda/plan_words.c decides where all of this holds, and who empties what).
  *
- * A reader that gives up has made all threads end (dependency.h), and goes on with values that are never
+ * A reader gives up only once the abort word is set (dependency.h), and goes on with values that are never
  * used: no step ends with them, since the I/O warp looks at the abort word behind the end of a step
  * (io_warp.h).
  *
@@ -27,7 +27,7 @@ SIMT_INLINE void words_put(SIMT_GLOBAL float *to, float v)
     simt_st_relaxed_gpu((SIMT_GLOBAL uint32_t *)to, bits < WORDS_EMPTY ? bits : WORDS_EMPTY - 1);
 }
 
-/* Empties four neighbouring words, between two such waits. */
+/* Empties four neighbouring words, between the two waits above. */
 SIMT_INLINE void words_empty4(SIMT_GLOBAL float *at)
 {
     *(SIMT_GLOBAL simt_u4 *)at = (simt_u4){WORDS_EMPTY, WORDS_EMPTY, WORDS_EMPTY, WORDS_EMPTY};

@@ -6,8 +6,9 @@
 #include "mixture.h"
 #include "matmul/product_wide.h"
 
-/* Quantises a narrow product's columns, by each block for itself. Behind an op whose end is still to be
- * signalled the last warp does that, and the others need not wait for its release. */
+/* Quantises a narrow product's columns, by each block for itself. If the op before has yet to be
+ * signalled, the last warp signals it and quantises nothing, so that the others do not wait for its release.
+ */
 SIMT_INLINE void product_take_own(struct walk *w, SIMT_SHARED struct product *p, SIMT_SHARED char *work,
                                   uint32_t n)
 {
@@ -26,8 +27,9 @@ SIMT_INLINE void product_take_own(struct walk *w, SIMT_SHARED struct product *p,
 /* Quantises what the product multiplies: the step's rows by all blocks together if it is wide or its columns
  * are shared, else by each block for itself; of units, the columns of all together if rows are gathered, else
  * the unit's (of experts one row, of heads all) by each block. A narrow product's factors come behind the
- * barrier, beside the first products: they take longest, and only the last values of a run need them. Words
- * are not shared: no hop lies behind those who still copy what the op before has shared. False: end. */
+ * barrier, beside the first products: they take longest, and only the last values of a run need them. Columns
+ * that are words are never shared: blocks may still copy panels in the op before, and no hop orders that.
+ * False: end. */
 SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p, SIMT_SHARED char *work,
                                    bool by_unit, bool gathers)
 {

@@ -7,8 +7,8 @@
  * instructions per 128 values, two divisions of floats among them.
  *
  * Rows are float, 16-byte aligned, k a multiple of 32.
- * Thread: activation_quantise(), activation_chunk() and activation_rms_inverse(): all lanes of one warp; the
- * others: any thread. */
+ * Thread: activation_quantise(), activation_chunk(), activation_await() and activation_rms_inverse(): all
+ * lanes of one warp; the others: any thread. */
 #pragma once
 #include "abi/arith.h"
 #include "device/simt.h"
@@ -90,8 +90,7 @@ SIMT_INLINE void activation_scale(simt_u4 x, const SIMT_GLOBAL float *gain, uint
         v[e] = v[e] * arith_from_bits(bits[e]);
 }
 
-/* Loads four neighbouring values of a row, times their gains; 0 beyond k. A word that is not there is a NaN.
- */
+/* Loads four neighbouring values of a row, times their gains; 0 beyond k; a missing word gives a NaN. */
 SIMT_INLINE void activation_load(const SIMT_GLOBAL float *x, const SIMT_GLOBAL float *gain, uint32_t k,
                                  uint32_t i, bool words, float v[4])
 {

@@ -152,7 +152,8 @@ SIMT_INLINE bool embed_op(struct walk *w)
     float scale = w->op->scale;
     if (!walk_wait(w))
         return false;
-    if (w->op->n_empties && simt_warp() + 1 == n_warps) /* of rows that the last step had, too */
+    if (w->op->n_empties &&
+        simt_warp() + 1 == n_warps) /* all rows that words are for: the last step may have had more */
         walk_empty(w, w->op->empties, w->op->n_empties, STEP_MAX_ROWS);
     for (uint32_t unit = simt_block() * n_warps + simt_warp(); unit < w->n_rows * n_supers;
          unit += simt_n_blocks() * n_warps) {

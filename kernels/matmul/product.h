@@ -5,7 +5,7 @@
  *   out     [n_columns][out_stride] f32, matrix i from column out_col on
  *   gain    [k] f32 or none; bias [n] of each matrix or none
  *   y       = ((half 0 + half 1) * r + bias) * scale; r = 1/rms of the input with a gain, else 1 or a factor
- *   STORE   out = y, or capped            RESIDUAL        out = out + y
+ *   STORE   out = y, or capped            RESIDUAL        out = old + y
  *   SWIGLU  out = silu(y0) * y1           SWIGLU_CLAMPED  out = arith_swiglu_clamped(y0, y1)
  *   GEGLU   out = gelu(y0) * y1             TIMES_SILU      out = out * silu(y); TIMES_SIGMOID likewise
  *
@@ -268,8 +268,8 @@ SIMT_INLINE uint32_t product_find_factors(SIMT_SHARED struct product *p, const b
 
 /* Quantises columns [first, first + n) into panels that begin at `near` or p->panels, by warp `warp` of
  * `n_warps` (those of one block if near, of all blocks if far), chunk after chunk; each is loaded before the
- * previous one is quantised. A barrier of the compute warps must follow. wide: the product is; far panels of
- * a narrow one have its layout. guard: of waits for words; NULL: the columns are none. */
+ * previous one is quantised. A barrier of the compute warps must follow. wide: the product is; else far
+ * panels have a narrow one's layout. guard: for waits for words; NULL if the columns cannot be words. */
 SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_far, SIMT_SHARED char *near,
                                   uint32_t first, uint32_t n, uint32_t warp, uint32_t n_warps, bool wide,
                                   const struct flow_guard *guard)
@@ -596,16 +596,16 @@ SIMT_INLINE void product_give(const SIMT_SHARED struct product *p, uint32_t matr
         out[p->old] = arith_from_bits(WORDS_EMPTY);
 }
 
-/* Returns whether the result needs the old value: x, or gate's y, which this thread has stored, or, of a wide
- * product by columns, another lane of its warp: ring_give() lies between. */
+/* Returns whether the result needs an old value: x, or gate's y. This thread stored y; in a wide product by
+ * columns another lane of its warp did, before ring_give(). */
 SIMT_INLINE bool product_adds(const SIMT_SHARED struct product *p, uint32_t matrix)
 {
     return p->epilogue == PROGRAM_RESIDUAL || p->epilogue >= PROGRAM_TIMES_SILU ||
            (program_is_gated(p->epilogue) && matrix == 1);
 }
 
-/* Returns the old value. Of a narrow product, and in another place than the result, it is words, which the
- * block has seen or waited for, or this thread's own. */
+/* Returns the old value. A narrow product that has it elsewhere than the result loads it as a word: the block
+ * has seen it or waited for it, or this thread stored it. */
 SIMT_INLINE float product_before(const SIMT_SHARED struct product *p, const bool wide,
                                  const SIMT_GLOBAL float *out)
 {

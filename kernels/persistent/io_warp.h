@@ -321,8 +321,8 @@ SIMT_INLINE uint32_t border_look_around(struct border *b)
         } else
             border_forward_progress(b, end, value, target);
     }
-    /* Behind the acquire: of a thread that gave up and went on (device/words.h) the abort comes before the
-     * end. */
+    /* Read after the acquire above: a thread that gave up a wait for words still ends its op, and set the
+     * abort word before that. */
     if (simt_ld_relaxed_gpu(&b->guard.words[FLOW_ABORT]))
         return BORDER_OVER;
     if (!runs || ++b->turns % (border_is_full(b) ? BORDER_FULL_TURN : BORDER_HOST_TURN) == 0)

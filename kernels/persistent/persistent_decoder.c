@@ -7,7 +7,7 @@
  *
  * Floor of a step: the packed weights once (Qwen3-8B in Q4_K_M: 115.5 MB in each of 36 layers, and the head),
  * K and V of its sequences once (n_layers * n_kv_heads * head_dim * 4 bytes a token in f16: 147,456 there),
- * and a hop of the grid per op, five a layer. PREDICTIONS.md has what follows from that.
+ * and, between two ops, a hop of the grid or a wait for words (words.h). PREDICTIONS.md has what follows.
  *
  * Must match lib/cpu in every bit: tests/cuda/test_cuda_twin.c (every result and logit of random steps),
  * test_cuda_golden.c, test_cuda_identity.c, test_cuda_lives.c; its synchronisation: tests/simt/decoding; the

@@ -194,7 +194,7 @@ SIMT_INLINE void resident_end_op(const struct decoder_args *args, uint32_t at)
     struct walk w = resident_walk(args, at);
     bool ran = resident_runs(&w, at), quiet = *walk_quiet(args, w.index);
     if (ran && simt_thread() == 0)
-        *walk_quiet(args, w.index + 1) = 0;
+        *walk_quiet(args, w.index + 1) = GATE_LOUD;
     if (ran && quiet)
         crew_sync(&w.crew);
     else if (ran || w.index + 1 == resident_n_ops(args))

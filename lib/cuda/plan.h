@@ -53,14 +53,14 @@ void plan_choices(struct program *program);
 /* Marks, there too, each JOIN that may run beside the HEADS op before it (PROGRAM_BESIDE). */
 void plan_joins(struct program *program);
 
-/* What of a block decides how many rows a product takes as words. */
+/* The properties of a block that limit how many rows a product takes as words. */
 struct plan_block {
     uint32_t work_bytes; /* decoder_shared.work_bytes */
     uint32_t n_crew;     /* compute threads */
 };
 
 /* Marks, there too, the ops that pass their output on as words (PROGRAM_WORDS) and those that empty them, and
- * gives the buffers that this takes. Behind the marks above, whose hops it counts on. Returns
+ * gives the buffers that this takes. Call it last: it relies on the hops that the marks above leave. Returns
  * decoder_args.words_rows. */
 uint32_t plan_words(struct program *program, const struct decoder_matrix *matrices,
                     const struct plan_block *block);

@@ -5,10 +5,11 @@
  * blocks' end of the op that reads them; and a wait for all blocks' end of that op lies before the next op
  * that writes them, and before the one that reads what it writes.
  *
- * A CHAIN has dense layers of five ops and the plain attention. All of them pass words on, but the last.
- * Three sets of buffers take turns: layer l has set l % 3. In ATTEND a block waits until all have finished
- * the layer before, which was five ops ago when most do; behind it O empties that layer's set, and the next
- * layer's ATTEND waits for this before the set is used again, two layers on.
+ * A CHAIN has dense layers of five ops and the plain attention. All ops pass words on but the last layer's
+ * last. Three sets of buffers take turns: layer l has set l % 3. In ATTEND a block waits until all have
+ * finished the layer before, which each signals while it begins q, k and v, one op earlier. Behind that wait
+ * O empties that layer's set; the next layer's ATTEND waits for this, before the set is used again two layers
+ * on.
  *
  * In OTHER PROGRAMS there are words where hops remain around them. X, from a product that adds to it to the
  * product that reads it next: x gets a second buffer; such an op adds to what one of them has, stores the sum
@@ -18,8 +19,8 @@
 #include "abi/tile.h"
 #include "plan.h"
 
-/* Blocks poll x as long as a hop would take, and each poll reads all of it through L2. With 2,048 values that
- * is 1.1 MB for 132 blocks, 0.2 us; a model with more is bound by the weights' stream, which needs L2 as well
+/* Blocks poll x as long as a hop would take. With 2,048 values a turn of 132 blocks reads up to 0.95 MB
+ * through L2, 0.17 us; a model with more is bound by the weights' stream, which needs L2 as well
  * (kernels/PREDICTIONS.md). */
 #define MOST_VALUES 2048u
 
@@ -66,7 +67,8 @@ static bool is_free(const struct program *p, uint32_t i)
 {
     uint32_t out = p->ops[i + 1].out;
     for (uint32_t j = i;; j--) {
-        if (p->ops[j].in == out || p->ops[j].out == out)
+        bool gated = p->ops[j].flags & PROGRAM_GATED && out == PROGRAM_CHOICE;
+        if (p->ops[j].in == out || p->ops[j].out == out || gated)
             return false;
         if (j == 0 || has_hop(p, j))
             return true;
@@ -88,7 +90,7 @@ static bool passes_x(const struct program *p, uint32_t i)
            next->k <= MOST_VALUES && !(next->flags & (PROGRAM_HEAD | PROGRAM_GATED)) && is_free(p, i);
 }
 
-/* True if op i makes q, k and v for ATTEND, behind which an op can empty them: nobody else reads them, and a
+/* True if op i makes q, k and v for ATTEND, behind which an op can empty them: no other op reads them, and a
  * hop comes before they are made again. */
 static bool passes_heads(const struct program *p, uint32_t i)
 {
@@ -129,8 +131,9 @@ static void place_x(struct program *p, uint32_t also)
     }
 }
 
-/* Marks the ops that pass x on. A step ends with x where it began: of an odd number one more op moves it, or
- * one fewer passes it on. Returns the most rows for which the next ops take it. */
+/* Marks the ops that pass x on. A step must end with x in the buffer where it began: if an odd number of ops
+ * pass x on, one more op also moves it, or, where none can, the last one does not pass it on. Returns the
+ * most rows for which the next ops take it. */
 static uint32_t mark_x(struct program *p, const struct decoder_matrix *matrices,
                        const struct plan_block *block, uint32_t rows)
 {
@@ -218,7 +221,8 @@ static bool is_dense_layer(const struct program_op *op)
            is_product(&op[CHAIN_DOWN], PROGRAM_H, PROGRAM_X) && op[CHAIN_DOWN].epilogue == PROGRAM_RESIDUAL;
 }
 
-/* Returns the number of layers of a chain, or 0. */
+/* Returns the number of layers of a chain, or 0. A chain has two at least: behind the only layer's ATTEND,
+ * which waits for no layer before it, nothing would order down's store to x behind those who still read x. */
 static uint32_t chain_layers(const struct program *p)
 {
     uint32_t n = 0;
@@ -227,7 +231,7 @@ static uint32_t chain_layers(const struct program *p)
     while (1 + (n + 1) * CHAIN_OPS < p->n_ops && is_dense_layer(&p->ops[1 + n * CHAIN_OPS]))
         n++;
     const struct program_op *end = &p->ops[1 + n * CHAIN_OPS];
-    return end->opcode == PROGRAM_MATMUL && end->flags & PROGRAM_HEAD ? n : 0;
+    return n >= 2 && end->opcode == PROGRAM_MATMUL && end->flags & PROGRAM_HEAD ? n : 0;
 }
 
 /* Most rows of which all products are narrow. */
@@ -314,6 +318,8 @@ static uint32_t mark_chain(struct program *p, const struct decoder_matrix *matri
 uint32_t plan_words(struct program *program, const struct decoder_matrix *matrices,
                     const struct plan_block *block)
 {
+    if (block->n_crew < 64) /* one warp of a block signals while the others take words */
+        return 0;
     uint32_t rows = mark_chain(program, matrices, block);
     return rows ? rows : mark_pairs(program, matrices, block);
 }

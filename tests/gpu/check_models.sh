@@ -43,12 +43,11 @@ bench_deep() {
         --executor persistent "$@"
 }
 
-# The persistent executor again, whose blocks wait for each other between all ops: what the words gain that ops otherwise
-# pass on in steps of few rows.
+# The persistent executor again, with all blocks waiting for each other between ops: the difference is what words gain.
 bench_hops() {
     model=$1 file=$2 share=$3
-    set -- --n-ctx 1024 -p 0 -n 128 -d 512 -b 8 -r 3
-    [ -z "$emulated" ] || set -- --n-ctx 256 -p 0 -n 2 -d 4 -b 2 -r 1
+    set -- --n-ctx 1024 -p 0 -n 128 -d 512 -b 1 -r 3
+    [ -z "$emulated" ] || set -- --n-ctx 256 -p 0 -n 2 -d 4 -b 1 -r 1
     part "bench-$model-hops" figure "$share" "$bin/hearthd" bench --config /dev/null --json --model "$file" --backend cuda \
         --executor persistent --cuda-words no "$@"
 }

@@ -145,10 +145,14 @@ static void run_op(struct run *r, uint32_t i)
         read_buffer(r, op->out, false);
     if (is_followed(op->out) && in_place && !op->old)
         r->b[op->out].read = NEVER; /* by the thread that writes it */
-    for (uint32_t b = 0; b < r->p->n_buffers && op->n_empties; b++)
-        if (b != PROGRAM_LOGITS && r->p->buffers[b].width && r->p->buffers[b].offset >= op->empties &&
-            r->p->buffers[b].offset < op->empties + op->n_empties)
-            empty_buffer(r, b);
+    for (uint32_t b = 0; b < r->p->n_buffers && op->n_empties; b++) {
+        uint32_t first = r->p->buffers[b].offset, end = first + r->p->buffers[b].width;
+        if (b == PROGRAM_LOGITS || first == end || first >= op->empties + op->n_empties || end <= op->empties)
+            continue;
+        if (first < op->empties || end > op->empties + op->n_empties)
+            fail(r, "emptied in part", b);
+        empty_buffer(r, b);
+    }
     if (is_followed(op->out))
         write_buffer(r, op->out, words);
     r->now++;
@@ -246,7 +250,7 @@ Test(cuda_words, in_every_models_program_hops_stand_where_words_need_them, .time
 }
 
 /* Recurrent layers store other things where layers with attention have q, k and v. */
-Test(cuda_words, and_in_those_of_other_kinds_of_layers, .timeout = 60)
+Test(cuda_words, and_in_programs_with_other_kinds_of_layers, .timeout = 60)
 {
     static const char *const shapes[] = {"tiny-qwen35",         "tiny-qwen35moe", "tiny-qwen3next",
                                          "tiny-deepseek-flash", "tiny-deepseek",  "tiny-gemma4moe",
@@ -281,6 +285,32 @@ Test(cuda_words, dense_layers_are_a_chain, .timeout = 60)
     cr_assert_geq(m.p->row_floats, m.fused->row_floats + floats);
     cr_assert_eq(m.p->buffers[X2].offset, m.fused->row_floats);
     give(&m);
+}
+
+/* Behind one layer nothing would order the store of x behind its readers. */
+Test(cuda_words, one_layer_is_no_chain, .timeout = 60)
+{
+    char path[64];
+    strcpy(path, "/tmp/hearth-made-XXXXXX");
+    int fd = mkstemp(path);
+    cr_assert_geq(fd, 0);
+    close(fd);
+    for (uint32_t n_layers = 1; n_layers <= 3; n_layers++) {
+        char flags[32];
+        (void)snprintf(flags, sizeof flags, "--layers %u", n_layers);
+        make_model(path, "tiny-qwen3", "q8_0", flags);
+        struct made m = make(path);
+        cr_assert_eq(m.p->n_layers, n_layers);
+        cr_assert_eq(m.p->ops[0].n_empties > 0, n_layers > 1);
+        struct run r = run_steps(m.p);
+        cr_assert_str_empty(r.fault, "%u layers: %s", n_layers, r.fault);
+        n_crew = 32; /* a block of one warp has none to spare for signals */
+        mark(&m, WORK_BYTES);
+        cr_assert(m.rows == 0 && n_words(m.p) == 0);
+        n_crew = 448;
+        give(&m);
+    }
+    (void)unlink(path);
 }
 
 /* With a window somewhere layers are no chain, and a layer keeps two hops. */
@@ -321,7 +351,7 @@ Test(cuda_words, a_row_that_is_long_takes_a_hop, .timeout = 60)
     give(&m);
 }
 
-Test(cuda_words, so_many_rows_as_the_products_have_room_for, .timeout = 60)
+Test(cuda_words, as_many_rows_as_the_products_have_room_for, .timeout = 60)
 {
     struct made m = make_named("tiny-qwen3-s11-q4_k_m");
     uint32_t k = m.p->buffers[PROGRAM_H].width, x = m.p->buffers[PROGRAM_X].width;
