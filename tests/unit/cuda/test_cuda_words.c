@@ -422,7 +422,8 @@ static void check_the_check(struct made *m)
             is_noticed(m, i, "no signal for the layer behind");
             *op = was;
         }
-        bool rewritten = op->out == PROGRAM_X || !(op[3].flags & PROGRAM_HEAD); /* as words, what is old */
+        bool rewritten = op->out == PROGRAM_X ||
+                         (i + 3 < m->p->n_ops && !(op[3].flags & PROGRAM_HEAD)); /* as words, what is old */
         if (!chain && op->flags & PROGRAM_EMPTIES && rewritten) {
             op->flags &= (uint16_t)~PROGRAM_EMPTIES;
             is_noticed(m, i, "the old value stays");
