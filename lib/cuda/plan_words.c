@@ -135,9 +135,9 @@ static void place_x(struct program *p, uint32_t also)
  * pass x on, one more op also moves it, or, where none can, the last one does not pass it on. Returns the
  * most rows for which the next ops take it. */
 static uint32_t mark_x(struct program *p, const struct decoder_matrix *matrices,
-                       const struct plan_block *block, uint32_t rows)
+                       const struct plan_block *block)
 {
-    uint32_t n = 0, last = 0, also = p->n_ops;
+    uint32_t n = 0, last = 0, also = p->n_ops, rows = ACTIVATION_COLUMNS;
     for (uint32_t i = 0; i < p->n_ops; i++) {
         uint32_t narrow = passes_x(p, i) ? narrow_rows(&p->ops[i + 1], matrices, block) : 0;
         if (!narrow)
@@ -173,7 +173,7 @@ static bool all_pass_heads(const struct program *p)
 static uint32_t mark_pairs(struct program *p, const struct decoder_matrix *matrices,
                            const struct plan_block *block)
 {
-    uint32_t rows = mark_x(p, matrices, block, ACTIVATION_COLUMNS);
+    uint32_t rows = mark_x(p, matrices, block);
     bool any = p->n_buffers > PROGRAM_N_BUFFERS, heads = all_pass_heads(p);
     for (uint32_t i = 0; i < p->n_ops; i++)
         if (heads && passes_heads(p, i)) {
@@ -204,7 +204,7 @@ static uint32_t part_of(uint32_t layer, enum chain_part part)
     return PROGRAM_N_BUFFERS + layer % N_SETS * CHAIN_PARTS + part;
 }
 
-static bool is_product(const struct program_op *op, uint32_t in, uint32_t out)
+static bool is_product_of(const struct program_op *op, uint32_t in, uint32_t out)
 {
     return op->opcode == PROGRAM_MATMUL && op->in == in && op->out == out &&
            !(op->flags & (PROGRAM_HEAD | PROGRAM_GATED));
@@ -213,12 +213,14 @@ static bool is_product(const struct program_op *op, uint32_t in, uint32_t out)
 static bool is_dense_layer(const struct program_op *op)
 {
     const struct program_op *attend = &op[CHAIN_ATTEND];
-    return is_product(&op[CHAIN_QKV], PROGRAM_X, PROGRAM_QKV) && op[CHAIN_QKV].epilogue == PROGRAM_STORE &&
+    return is_product_of(&op[CHAIN_QKV], PROGRAM_X, PROGRAM_QKV) && op[CHAIN_QKV].epilogue == PROGRAM_STORE &&
            op[CHAIN_QKV].k <= MOST_VALUES && attend->opcode == PROGRAM_ATTEND && attend->in == PROGRAM_QKV &&
            attend->out == PROGRAM_ATTN && !(attend->flags & PROGRAM_GENERAL) &&
-           is_product(&op[CHAIN_O], PROGRAM_ATTN, PROGRAM_X) && op[CHAIN_O].epilogue == PROGRAM_RESIDUAL &&
-           is_product(&op[CHAIN_GATED], PROGRAM_X, PROGRAM_H) && program_is_gated(op[CHAIN_GATED].epilogue) &&
-           is_product(&op[CHAIN_DOWN], PROGRAM_H, PROGRAM_X) && op[CHAIN_DOWN].epilogue == PROGRAM_RESIDUAL;
+           is_product_of(&op[CHAIN_O], PROGRAM_ATTN, PROGRAM_X) && op[CHAIN_O].epilogue == PROGRAM_RESIDUAL &&
+           is_product_of(&op[CHAIN_GATED], PROGRAM_X, PROGRAM_H) &&
+           program_is_gated(op[CHAIN_GATED].epilogue) &&
+           is_product_of(&op[CHAIN_DOWN], PROGRAM_H, PROGRAM_X) &&
+           op[CHAIN_DOWN].epilogue == PROGRAM_RESIDUAL;
 }
 
 /* Returns the number of layers of a chain, or 0. A chain has two at least: behind the only layer's ATTEND,

@@ -18,8 +18,8 @@
 #define MAX_SEEN   32
 #define NEVER      (-1)
 
-/* What is known of a buffer, in ops since the first step began: when it was last written, read and emptied,
- * and when every block polled all of it. */
+/* A buffer's history: the numbers of the ops, counted from the first step on, that last wrote, read and
+ * emptied it, and of the one in which every block polled all of it. */
 struct buffer {
     int written, read, emptied, polled;
     bool is_empty;
@@ -291,10 +291,7 @@ Test(cuda_words, dense_layers_are_a_chain, .timeout = 60)
 Test(cuda_words, one_layer_is_no_chain, .timeout = 60)
 {
     char path[64];
-    strcpy(path, "/tmp/hearth-made-XXXXXX");
-    int fd = mkstemp(path);
-    cr_assert_geq(fd, 0);
-    close(fd);
+    made_model("tiny-qwen3", "q8_0", path);
     for (uint32_t n_layers = 1; n_layers <= 3; n_layers++) {
         char flags[32];
         (void)snprintf(flags, sizeof flags, "--layers %u", n_layers);
