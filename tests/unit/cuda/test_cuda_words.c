@@ -396,9 +396,10 @@ static void is_noticed(struct made *m, uint32_t op, const char *what)
 /* The check above notices what the plan must not do. */
 static void check_the_check(struct made *m)
 {
-    for (uint32_t i = 1; i < m->p->n_ops; i++) {
+    bool chain = m->p->ops[0].n_empties;
+    for (uint32_t i = 0; i < m->p->n_ops; i++) {
         struct program_op *op = &m->p->ops[i], was = *op;
-        bool chain = m->p->ops[0].n_empties, reads_old = op->old && op->epilogue == PROGRAM_RESIDUAL;
+        bool reads_old = op->old && op->epilogue == PROGRAM_RESIDUAL;
         if (op->n_empties) {
             op->n_empties = 0;
             is_noticed(m, i, "the words of the layer before stay");
