@@ -131,23 +131,19 @@ SIMT_INLINE bool attend_is_parted(const struct attend_args *in)
     return attend_unit_heads(ratio) < ratio;
 }
 
-/* `lone_rows`: no two rows share a slot. `planned`: the last call was for another layer with the same rows,
- * `in` differs by what attend_room_layer() sets, and no thread has since written to the room. */
-SIMT_INLINE bool attend_prefetch(struct attend *a, const struct crew *crew, const struct flow_guard *guard,
-                                 const struct attend_args *in, const SIMT_GLOBAL struct step_row *rows,
-                                 uint32_t n_rows, bool lone_rows, bool planned, bool polls, bool passes,
-                                 const bool general)
+/* The caller has set crew, guard, general, polls and passes. `lone_rows`: no two rows share a slot.
+ * `planned`: the last call was for another layer with the same rows, `in` differs by what attend_room_layer()
+ * sets, and no thread has since written to the room. */
+SIMT_INLINE bool attend_prefetch(struct attend *a, const struct attend_args *in,
+                                 const SIMT_GLOBAL struct step_row *rows, uint32_t n_rows, bool lone_rows,
+                                 bool planned)
 {
-    a->crew = *crew;
-    a->guard = guard;
+    const bool general = a->general;
     a->room = simt_carve(in->work, in->work_bytes);
     a->lone = lone_rows && (!general || !attend_is_parted(in));
-    a->general = general;
-    a->polls = polls;
-    a->passes = passes;
     bool many = n_rows > in->max_rows;
     if (many && simt_thread() == 0)
-        flow_fail(guard, DECODER_RANGE, DECODER_RANGE_COUNT, n_rows, in->max_rows);
+        flow_fail(a->guard, DECODER_RANGE, DECODER_RANGE_COUNT, n_rows, in->max_rows);
     if (many)
         return false;
     if (planned && a->room->whole) {
@@ -156,7 +152,7 @@ SIMT_INLINE bool attend_prefetch(struct attend *a, const struct crew *crew, cons
     } else if (!attend_plan(a, in, rows, n_rows, lone_rows)) {
         return false;
     }
-    crew_sync(crew);
+    crew_sync(&a->crew);
     return (!a->lone && !a->room->in.ready) || attend_fill_ring(a);
 }
 
@@ -211,8 +207,7 @@ SIMT_INLINE void attend_stage(const struct attend *a, SIMT_SHARED float *stage, 
         head_prepare_long(stage, v, &turn);
         return;
     }
-    for (uint32_t d = simt_lane(); d < head_dim; d += SIMT_LANES)
-        stage[d] = a->polls ? words_take(v + d, a->guard) : v[d];
+    head_stage(stage, v, head_dim, a->polls ? a->guard : NULL);
 }
 
 /* One warp's task in attend_append_phase(): head `head` of row r, the query heads first, then k, then v. */

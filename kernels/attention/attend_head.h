@@ -95,19 +95,38 @@ SIMT_INLINE void head_prepare(SIMT_SHARED float *to, const SIMT_GLOBAL float *x,
     simt_syncwarp();
 }
 
-/* The same for a head of any length, which loops, and whose norm needs no gain. */
+/* to = x, a head of n values. A turn loads 16 bytes a lane: that is a whole head of up to 128 values. Then
+ * any lane may read any element. words: as in struct head_turn. */
+SIMT_INLINE void head_stage(SIMT_SHARED float *to, const SIMT_GLOBAL float *x, uint32_t n,
+                            const struct flow_guard *words)
+{
+    simt_syncwarp(); /* no lane still reads what was here */
+#pragma clang loop unroll(disable)
+    for (uint32_t first = 0; first < n; first += 4 * SIMT_LANES) {
+        uint32_t d = first + simt_lane() * 4;
+        const SIMT_GLOBAL float *from = d < n ? x + d : NULL;
+        simt_u4 v = {0, 0, 0, 0};
+        if (words)
+            v = words_take4(from, words);
+        else if (from)
+            v = *(const SIMT_GLOBAL simt_u4 *)from;
+        if (from)
+            *(SIMT_SHARED simt_u4 *)(to + d) = v;
+    }
+    simt_syncwarp();
+}
+
+/* As head_prepare(), for a head of any length, which loops, and whose norm needs no gain. */
 SIMT_INLINE void head_prepare_long(SIMT_SHARED float *to, const SIMT_GLOBAL float *x,
                                    const struct head_turn *t)
 {
     uint32_t lane = simt_lane(), half = t->rope_dim / 2;
     float sum = 0.0f;
-#pragma clang loop unroll(disable)
-    for (uint32_t d = lane; d < t->n; d += SIMT_LANES) {
-        float v = t->words ? words_take(x + d, t->words) : x[d];
-        sum = __builtin_fmaf(v, v, sum);
-        to[d] = v;
-    }
+    head_stage(to, x, t->n, t->words);
     if (t->normed) {
+#pragma clang loop unroll(disable)
+        for (uint32_t d = lane; d < t->n; d += SIMT_LANES)
+            sum = __builtin_fmaf(to[d], to[d], sum);
         float r = 1.0f / __builtin_sqrtf(lanes_sum(sum) / (float)t->n + t->eps);
 #pragma clang loop unroll(disable)
         for (uint32_t d = lane; d < t->n; d += SIMT_LANES)

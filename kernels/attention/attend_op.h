@@ -91,16 +91,17 @@ SIMT_INLINE bool attend_run(struct walk *w, const bool general)
         attend_args_of_kind(&in, w);
     const SIMT_GLOBAL struct step_row *rows = w->step->rows;
     bool lone = w->seen->lone_rows != 0;
-    struct attend a;
+    struct attend a = {.crew = w->crew,
+                       .guard = &w->guard,
+                       .general = general,
+                       .polls = walk_polls(w),
+                       .passes = walk_passes_words(w)};
     if (simt_warp() + 1 == w->crew.n_warps)
         attend_ask(&in, rows, w->n_rows);
     bool planned = w->op->flags & PROGRAM_PLANNED;
-    bool passes = walk_passes_words(w);
-    if (passes && simt_thread() == 0)
+    if (a.passes && simt_thread() == 0)
         *walk_quiet(w->args, w->index) = GATE_MUTE;
-    bool go = attend_prefetch(&a, &w->crew, &w->guard, &in, rows, w->n_rows, lone, planned, walk_polls(w),
-                              passes, general) &&
-              walk_wait_behind(w);
+    bool go = attend_prefetch(&a, &in, rows, w->n_rows, lone, planned) && walk_wait_behind(w);
     if (go && !a.lone) {
         attend_append_phase(&a);
         go = walk_meet(w, 1);

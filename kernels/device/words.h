@@ -47,17 +47,6 @@ SIMT_INLINE bool words_end(bool there, struct flow_patience *patience, const str
     return simt_ballot(!flow_patient(guard, patience, FLOW_VALUES, 0, 1)) != 0;
 }
 
-/* Returns one value of each lane, once all of the warp's are there. */
-SIMT_INLINE float words_take(const SIMT_GLOBAL float *from, const struct flow_guard *guard)
-{
-    struct flow_patience patience = {0, 0};
-    uint32_t v;
-    do
-        v = simt_ld_relaxed_gpu((const SIMT_GLOBAL uint32_t *)from);
-    while (!words_end(v < WORDS_EMPTY, &patience, guard));
-    return arith_from_bits(v);
-}
-
 /* Returns the bits of four words of each lane, once all of the warp's are there; lanes that pass NULL wait
  * for the others. */
 SIMT_INLINE simt_u4 words_take4(const SIMT_GLOBAL float *from, const struct flow_guard *guard)

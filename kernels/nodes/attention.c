@@ -13,10 +13,8 @@ SIMT_INLINE void attend_rows_of(const struct attention_args *args, const bool ge
     struct crew crew = crew_of(simt_n_threads());
     struct flow_guard guard = {.words = DECODER_AT(uint32_t, args->step.fault), .op = args->step.node};
     const SIMT_GLOBAL struct step *step = node_step_of(&args->step);
-    struct attend a;
-    if (!attend_prefetch(&a, &crew, &guard, &args->attend, step->rows, step->n_rows, false, false, false,
-                         false, general) ||
-        !attend_phase(&a))
+    struct attend a = {.crew = crew, .guard = &guard, .general = general};
+    if (!attend_prefetch(&a, &args->attend, step->rows, step->n_rows, false, false) || !attend_phase(&a))
         simt_cp_async_wait(0); /* a block must end with no copy under way */
 }
 

@@ -42,10 +42,9 @@ SIMT_INLINE bool run_layer(const struct attend_grid_args *args, uint32_t s, bool
     copy_share(args->attend.in, args->source + (uint64_t)s * max_rows * in * 4, n_rows * in);
     signal(args, &crew, GRID_QKV);
     hops->layers++;
-    struct attend a;
-    if (!attend_prefetch(&a, &crew, &guard, &args->attend,
-                         DECODER_AT(struct step_row, args->rows) + s * max_rows, n_rows, lone, planned, false,
-                         false, general) ||
+    struct attend a = {.crew = crew, .guard = &guard, .general = general};
+    if (!attend_prefetch(&a, &args->attend, DECODER_AT(struct step_row, args->rows) + s * max_rows, n_rows,
+                         lone, planned) ||
         !wait(args, &crew, &guard, GRID_QKV, hops->layers))
         return false;
     if (!a.lone) {
