@@ -17,26 +17,12 @@
  * threads of its block still wait (simt_bar_or tells them there). A thread that gave up a wait for words
  * (words.h) goes on to its op's next wait instead. */
 #pragma once
+#include "abi/failure.h"
 #include "simt.h"
 
 #define FLOW_BAR 1
 
-/* The abort word and the failure record behind it, in device memory; the host clears them before a launch.
- * The record may be read after an acquire of the abort word. */
-enum flow_word {
-    FLOW_ABORT,   /* reason to end, or 0 */
-    FLOW_CLAIMED, /* failures so far: only the first one's record counts */
-    FLOW_WHAT,    /* the counter (words from the guard's first one), or one of these + a number */
-    FLOW_VALUE,   /* its value */
-    FLOW_TARGET,  /* the value that was waited for */
-    FLOW_OP,
-    FLOW_BLOCK,
-    FLOW_WORDS,
-};
-#define FLOW_STAGE    0x80000000u /* + a stage of the ring */
-#define FLOW_HEAD     0x40000000u /* + a head of attention, of which a split's part is missing */
-#define FLOW_VALUES   0x20000000u /* values of the previous op (words.h) */
-#define FLOW_DEADLINE 1           /* abort word's value after a deadline; other values belong to the kernel */
+#define FLOW_DEADLINE 1 /* abort word's value after a deadline; other values belong to the kernel */
 
 struct flow_guard {
     SIMT_GLOBAL uint32_t *words; /* enum flow_word */

@@ -186,6 +186,8 @@ int cuda_watch(struct cuda_decoder *d, uint64_t now_ns);
 int cuda_watch_idle(struct cuda_decoder *d, uint64_t now_ns);
 /* Writes the name of an op, such as "op 12 (MATMUL, blk.1.ffn_down)". */
 void cuda_name_op(const struct cuda_decoder *d, uint32_t op, char *out, size_t room);
+/* Writes what a wait that failed waited for: `record` begins with what, value and target (abi/failure.h). */
+void cuda_name_wait(const uint32_t record[3], char *out, size_t room);
 /* Sets the fault that every later call returns. Returns rc. */
 int cuda_fail(struct cuda_decoder *d, int rc, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* Returns when the heartbeat last moved. Thread: any; for info(). */

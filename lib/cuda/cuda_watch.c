@@ -1,6 +1,7 @@
 /* cuda_watch.c - device health. Three signs of trouble: the kernel's failure word, an error that the driver
  * holds (asked for every 200 ms, since a query costs microseconds), and a heartbeat that does not move.
  * Declared in cuda_decoder.h. */
+#include "abi/failure.h"
 #include "base/clock.h"
 #include "cuda_decoder.h"
 
@@ -50,6 +51,19 @@ void cuda_name_op(const struct cuda_decoder *d, uint32_t op, char *out, size_t r
         (void)snprintf(out, room, "an unknown op");
 }
 
+void cuda_name_wait(const uint32_t record[3], char *out, size_t room)
+{
+    uint32_t what = record[0];
+    if (what & FLOW_STAGE)
+        (void)snprintf(out, room, "stage %u of the weight ring did not arrive", what - FLOW_STAGE);
+    else if (what & FLOW_HEAD)
+        (void)snprintf(out, room, "a split's part of head %u is missing", what - FLOW_HEAD);
+    else if (what & FLOW_VALUES)
+        (void)snprintf(out, room, "values of the op before are missing");
+    else
+        (void)snprintf(out, room, "word %u is %u, expected %u", what, record[1], record[2]);
+}
+
 static const char *range_name(uint32_t what)
 {
     static const char *const names[] = {
@@ -65,13 +79,13 @@ static const char *range_name(uint32_t what)
 static int kernel_failed(struct cuda_decoder *d, uint32_t failure)
 {
     const uint32_t *e = cuda_control(d)->error;
-    char op[96];
+    char op[96], wait[64];
     cuda_name_op(d, e[3], op, sizeof op);
+    cuda_name_wait(e, wait, sizeof wait);
     switch (failure) {
     case DECODER_DEADLINE:
-        cuda_fail(d, -EIO, "%s: a wait in %s, block %u, took longer than %llu ms: word %u is %u, expected %u",
-                  d->device.name, op, e[4], (unsigned long long)(d->args.deadline_ns / 1000000), e[0], e[1],
-                  e[2]);
+        cuda_fail(d, -EIO, "%s: a wait in %s, block %u, took longer than %llu ms: %s", d->device.name, op,
+                  e[4], (unsigned long long)(d->args.deadline_ns / 1000000), wait);
         cuda_account(d);
         return -EIO;
     case DECODER_RANGE:

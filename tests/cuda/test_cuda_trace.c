@@ -1,5 +1,7 @@
 /* The notes of the blocks of the persistent kernel for the host, on the emulated driver. */
+#include "abi/failure.h"
 #include "abi/mixture_layout.h"
+#include "cuda/cuda_decoder.h"
 #include "model/program.h"
 #include "support/decoder_run.h"
 #include "support/models/made_model.h"
@@ -164,16 +166,17 @@ Test(cuda_trace, without_notes_the_kernel_stays, .timeout = 1200)
 
 /* ---- where the blocks stood ---- */
 
-/* Steps until one fails; a hang must be noticed soon. All blocks wait for each other's signals: behind words
- * there are none to be counted, and a block that gives up goes on to the next signal before it ends. */
-static void run_until_it_hangs(struct decoder_run *r, struct backend_info *info, struct error *err)
+/* Steps until one fails; a hang must be noticed soon. `hops`: all blocks wait for each other's signals.
+ * Behind words there are none to be counted, and a block that gives up goes on to the next signal before it
+ * ends. */
+static void run_until_it_hangs(struct decoder_run *r, bool hops, struct backend_info *info, struct error *err)
 {
     struct decoder_run_config c = {.path = MODEL,
                                    .ops = &cuda_backend,
                                    .libcuda = LIBCUDA,
                                    .n_slots = 2,
                                    .stall_ms = 2000,
-                                   .cuda_hops = true};
+                                   .cuda_hops = hops};
     uint64_t done = 0;
     int rc = 0;
     setenv("SIMT_MEMORY_MB", "64", 1);
@@ -203,7 +206,7 @@ Test(cuda_account, a_block_that_hangs_is_named_with_its_op_and_so_are_the_others
     struct backend_info info;
     struct error err = {0};
     setenv("SIMT_FAULT", "lost:600000", 1);
-    run_until_it_hangs(&r, &info, &err);
+    run_until_it_hangs(&r, true, &info, &err);
     cr_assert(strstr(err.text, "took longer than 1000 ms") || strstr(err.text, "is not responding"), "%s",
               err.text); /* on a busy machine the host may be the first to see it */
     expect_in_account(&info, "): block 1, still there\n");
@@ -213,13 +216,45 @@ Test(cuda_account, a_block_that_hangs_is_named_with_its_op_and_so_are_the_others
     decoder_run_close(&r);
 }
 
+/* Where an op takes words, its record says so. */
+Test(cuda_account, among_words_the_op_that_misses_some_is_named, .timeout = 1200)
+{
+    struct decoder_run r;
+    struct backend_info info;
+    struct error err = {0};
+    setenv("SIMT_FAULT", "lost:600000", 1);
+    run_until_it_hangs(&r, false, &info, &err);
+    cr_assert(strstr(err.text, "values of the op before are missing") ||
+                  strstr(err.text, "'s part of head ") || strstr(err.text, ", expected ") ||
+                  strstr(err.text, "is not responding"),
+              "%s", err.text); /* the block may be lost where others wait for its signal or its part */
+    expect_in_account(&info, "): block 1");
+    decoder_run_close(&r);
+}
+
+Test(cuda_account, a_wait_that_failed_is_put_into_words, .timeout = 1200)
+{
+    static const struct {
+        uint32_t record[3];
+        const char *words;
+    } waits[] = {{{12, 3, 4}, "word 12 is 3, expected 4"},
+                 {{FLOW_STAGE + 2, 1, 0}, "stage 2 of the weight ring did not arrive"},
+                 {{FLOW_HEAD + 7, 0, 1}, "a split's part of head 7 is missing"},
+                 {{FLOW_VALUES, 0, 1}, "values of the op before are missing"}};
+    for (size_t i = 0; i < sizeof waits / sizeof *waits; i++) {
+        char text[64];
+        cuda_name_wait(waits[i].record, text, sizeof text);
+        cr_assert_str_eq(text, waits[i].words);
+    }
+}
+
 Test(cuda_account, of_a_grid_that_stands_still_all_blocks_are_named, .timeout = 1200)
 {
     struct decoder_run r;
     struct backend_info info;
     struct error err = {0};
     setenv("SIMT_FAULT", "stuck:600000", 1);
-    run_until_it_hangs(&r, &info, &err);
+    run_until_it_hangs(&r, true, &info, &err);
     cr_assert_not_null(strstr(err.text, "is not responding"), "%s", err.text);
     expect_in_account(&info, ", still there\n");
     cr_assert_null(strstr(info.account, "not begun"), "%s", info.account);
