@@ -45,7 +45,7 @@ SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p
     if (wide || (!by_unit && !p->polls && product_is_shared(n, p->k, n_warps))) {
         uint32_t n_all = n_warps * simt_n_blocks(), all = simt_block() * n_warps + warp;
         if (wide)
-            all = product_find_factors(p, true, 0, n, all, n_all);
+            all = product_find_factors(p, true, false, 0, n, all, n_all);
         product_quantise(p, true, work, 0, n, all, n_all, wide, NULL);
         if (!walk_meet(w, 1))
             return false;
@@ -56,7 +56,7 @@ SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p
         product_take_own(w, p, work, n);
     }
     crew_sync(&w->crew);
-    product_find_factors(p, false, 0, n, warp, n_warps);
+    product_find_factors(p, false, true, 0, n, warp, n_warps);
     return true;
 }
 

@@ -191,11 +191,12 @@ SIMT_INLINE uint32_t product_row(const SIMT_SHARED struct product *p, uint32_t c
     return row < p->n_rows ? row : 0;
 }
 
-/* Returns the factor by which row `row`'s column is multiplied after the product, by a whole warp. */
-SIMT_INLINE float product_factor(const SIMT_SHARED struct product *p, const bool is_far, uint32_t row)
+/* Returns the factor by which row `row`'s column is multiplied after the product, by a whole warp. words:
+ * constant; the columns may be words. */
+SIMT_INLINE float product_factor(const SIMT_SHARED struct product *p, const bool words, uint32_t row)
 {
     const SIMT_GLOBAL float *x = DECODER_AT(const float, p->in) + (size_t)row * p->in_stride;
-    if (p->gain && !is_far && p->polls)
+    if (p->gain && words && p->polls)
         return activation_rms_inverse(x, p->k, p->eps, true);
     if (p->gain)
         return activation_rms_inverse(x, p->k, p->eps, false);
@@ -235,9 +236,9 @@ SIMT_INLINE void product_next_chunk(const bool is_far, struct product_chunk *at,
     }
 }
 
-/* Loads this lane's values of a chunk. `first`: the first column. */
+/* Loads this lane's values of a chunk. `first`: the first column; words: they may be missing. */
 SIMT_INLINE void product_ask(const SIMT_SHARED struct product *p, const bool is_far, uint32_t first,
-                             const struct product_chunk *at, float v[4])
+                             const struct product_chunk *at, const bool words, float v[4])
 {
     uint32_t column = first + at->column;
     const SIMT_GLOBAL float *x;
@@ -245,19 +246,18 @@ SIMT_INLINE void product_ask(const SIMT_SHARED struct product *p, const bool is_
         x = product_head_in(p, column);
     else
         x = DECODER_AT(const float, p->in) + (size_t)product_row(p, column) * p->in_stride;
-    activation_load(x, DECODER_AT(const float, p->gain), p->k, activation_index(at->number),
-                    !is_far && p->polls, v);
+    activation_load(x, DECODER_AT(const float, p->gain), p->k, activation_index(at->number), words, v);
 }
 
 /* Finds the factors of columns [first, first + n), by warp `warp` of `n_warps`. They are read when a run's
- * last values are added; a barrier of the compute warps must come before. Returns where the warp goes on with
- * the deal. */
-SIMT_INLINE uint32_t product_find_factors(SIMT_SHARED struct product *p, const bool is_far, uint32_t first,
-                                          uint32_t n, uint32_t warp, uint32_t n_warps)
+ * last values are added; a barrier of the compute warps must come before. words: as in product_factor().
+ * Returns where the warp goes on with the deal. */
+SIMT_INLINE uint32_t product_find_factors(SIMT_SHARED struct product *p, const bool is_far, const bool words,
+                                          uint32_t first, uint32_t n, uint32_t warp, uint32_t n_warps)
 {
     uint32_t unit = simt_opaque(warp);
     for (; unit < n; unit += n_warps) {
-        float r = product_factor(p, is_far, product_row(p, first + unit));
+        float r = product_factor(p, words, product_row(p, first + unit));
         if (simt_lane() == 0 && is_far)
             DECODER_AT(float, p->wide_factors)[unit] = r;
         else if (simt_lane() == 0)
@@ -288,13 +288,13 @@ SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_f
     float now[4] = {0}, next[4] = {0};
     product_next_chunk(is_far, &at, simt_opaque(warp), n_chunks);
     if (at.column < n)
-        product_ask(p, is_far, first, &at, now);
+        product_ask(p, is_far, first, &at, guard && p->polls, now);
     SIMT_SMALL_LOOP
     while (at.column < n) {
         struct product_chunk ahead = at;
         product_next_chunk(is_far, &ahead, n_warps, n_chunks);
         if (ahead.column < n)
-            product_ask(p, is_far, first, &ahead, next);
+            product_ask(p, is_far, first, &ahead, guard && p->polls, next);
         if (is_far)
             a.far = panels + (size_t)(at.column / ACTIVATION_COLUMNS) * panel_bytes;
         if (guard && p->polls)

@@ -89,7 +89,7 @@ SIMT_INLINE bool product_multiply_rows(SIMT_SHARED struct product *p, const stru
         uint32_t columns = n - first < some ? n - first : some;
         product_quantise(p, false, place->work, first, columns, simt_warp(), crew->n_warps, false, NULL);
         crew_sync(crew);
-        product_find_factors(p, false, first, columns, simt_warp(), crew->n_warps);
+        product_find_factors(p, false, false, first, columns, simt_warp(), crew->n_warps);
         if (!product_run(p, place, crew))
             return false;
         crew_sync(crew);

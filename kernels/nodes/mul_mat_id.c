@@ -71,7 +71,7 @@ SIMT_KERNEL(mul_mat_id, struct mul_mat_id_args, NODE_PRODUCT_THREADS, 2)
             if (args.own_input || u == 0) {
                 product_quantise(p, false, work, row, 1, simt_warp(), crew.n_warps, false, NULL);
                 crew_sync(&crew);
-                product_find_factors(p, false, row, 1, simt_warp(), crew.n_warps);
+                product_find_factors(p, false, false, row, 1, simt_warp(), crew.n_warps);
             }
             if (!product_run(p, &place, &crew))
                 return;

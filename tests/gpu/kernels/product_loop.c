@@ -85,14 +85,14 @@ SIMT_INLINE bool quantise(const struct product_loop_args *args, SIMT_SHARED stru
     if (!is_wide) {
         product_quantise(p, false, work, 0, args->n_columns, simt_warp(), crew.n_warps, false, NULL);
         crew_sync(&crew);
-        product_find_factors(p, false, 0, args->n_columns, simt_warp(), crew.n_warps);
+        product_find_factors(p, false, false, 0, args->n_columns, simt_warp(), crew.n_warps);
         return true;
     }
     if (!meet(args, guard, target))
         return false;
     uint32_t n_warps = simt_n_blocks() * crew.n_warps;
-    uint32_t warp =
-        product_find_factors(p, true, 0, args->n_columns, simt_block() * crew.n_warps + simt_warp(), n_warps);
+    uint32_t warp = product_find_factors(p, true, false, 0, args->n_columns,
+                                         simt_block() * crew.n_warps + simt_warp(), n_warps);
     product_quantise(p, true, work, 0, args->n_columns, warp, n_warps, true, NULL);
     return meet(args, guard, target);
 }
