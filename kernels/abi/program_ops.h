@@ -159,7 +159,9 @@ struct program_op {
     uint32_t empties; /* MATMUL and EMBED, set by backend cuda: offset in a row's scratch of the words that it
                          empties */
     uint32_t n_empties; /* their number; 0: none */
-    uint32_t reserved[9];
+    uint32_t panels;    /* MATMUL, set by backend cuda: bytes from decoder_buffers.activations to the place of
+                           up to ACTIVATION_COLUMNS columns; more have theirs at its beginning */
+    uint32_t reserved[8];
 };
 _Static_assert(sizeof(struct program_op) == 192, "program_op");
 

@@ -6,20 +6,26 @@
 #include "mixture.h"
 #include "matmul/product_wide.h"
 
-/* Quantises a narrow product's columns, by each block for itself. If the op before has yet to be
+/* Quantises the product's n columns, which may be words: by each block for itself or, `is_far`, this block's
+ * share; `wide`: the product is, and a wide one's factors come first. If the op before has yet to be
  * signalled, the last warp signals it and quantises nothing, so that the others do not wait for its release.
  */
-SIMT_INLINE void product_take_own(struct walk *w, SIMT_SHARED struct product *p, SIMT_SHARED char *work,
-                                  uint32_t n)
+SIMT_INLINE void product_take_columns(struct walk *w, SIMT_SHARED struct product *p, const bool is_far,
+                                      bool wide, SIMT_SHARED char *work, uint32_t n)
 {
-    uint32_t n_warps = w->crew.n_warps, warp = simt_warp();
+    uint32_t warp = simt_warp();
     bool signals = p->polls && *walk_quiet(w->args, w->index - 1) == GATE_LATER;
+    uint32_t n_warps = w->crew.n_warps - signals, n_all = is_far ? n_warps * simt_n_blocks() : n_warps;
     if (p->polls)
         walk_note_wait(w, 0, 0);
-    if (!signals || warp + 1 < n_warps)
-        product_quantise(p, false, work, 0, n, warp, n_warps - signals, false, &w->guard);
-    else if (simt_lane() == 0)
+    if (warp < n_warps) {
+        uint32_t at = is_far ? simt_block() * n_warps + warp : warp;
+        if (is_far && wide)
+            at = product_find_factors(p, true, false, 0, n, at, n_all);
+        product_quantise(p, is_far, work, 0, n, at, n_all, wide, &w->guard);
+    } else if (simt_lane() == 0) {
         walk_signal_before(w);
+    }
     if (p->polls)
         walk_note_wait(w, 0, 1);
 }
@@ -28,8 +34,8 @@ SIMT_INLINE void product_take_own(struct walk *w, SIMT_SHARED struct product *p,
  * are shared, else by each block for itself; of units, the columns of all together if rows are gathered, else
  * the unit's (of experts one row, of heads all) by each block. A narrow product's factors come behind the
  * barrier, beside the first products: they take longest, and only the last values of a run need them. Columns
- * that are words are never shared: blocks may still copy panels in the op before, and no hop orders that.
- * False: end. */
+ * that are words are never wide. If they are shared, no block still copies panels from where these are
+ * written (lib/cuda/plan_words.c). False: end. */
 SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p, SIMT_SHARED char *work,
                                    bool by_unit, bool gathers)
 {
@@ -42,18 +48,15 @@ SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p
         n = mixture_at(w->args, 0)->out_part ? n : 1;
     }
     bool wide = gathers || (!by_unit && product_is_wide(n, p->k, p->forms, w->args->shared.work_bytes));
-    if (wide || (!by_unit && !p->polls && product_is_shared(n, p->k, n_warps))) {
-        uint32_t n_all = n_warps * simt_n_blocks(), all = simt_block() * n_warps + warp;
-        if (wide)
-            all = product_find_factors(p, true, false, 0, n, all, n_all);
-        product_quantise(p, true, work, 0, n, all, n_all, wide, NULL);
+    if (wide || (!by_unit && product_is_shared(n, p->k, n_warps))) {
+        product_take_columns(w, p, true, wide, work, n);
         if (!walk_meet(w, 1))
             return false;
         if (wide)
             return true;
         product_fetch(p, work, n, &w->crew);
     } else {
-        product_take_own(w, p, work, n);
+        product_take_columns(w, p, false, false, work, n);
     }
     crew_sync(&w->crew);
     product_find_factors(p, false, true, 0, n, warp, n_warps);

@@ -150,7 +150,7 @@ SIMT_INLINE void product_open(SIMT_SHARED struct product *p, const struct decode
     p->factors = gated ? b->rows + (uint64_t)gate * 4 : 0;
     p->gates = gated ? b->row_floats : 0;
     p->gather = step && op->flags & PROGRAM_HEAD ? (uint64_t)(uintptr_t)step->logits : 0;
-    p->panels = b->activations;
+    p->panels = b->activations + (n_columns <= ACTIVATION_COLUMNS ? op->panels : 0);
     p->wide_factors = b->factors;
     p->k = op->k;
     p->n_supers = tile_supers(op->k);

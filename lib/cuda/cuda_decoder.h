@@ -50,6 +50,7 @@ struct cuda_decoder {
     struct cuda_kernels kernels;
     struct plan plan;
     struct program *marked; /* the device's copy of the program: plan.h */
+    uint64_t panel_bytes;   /* plan_panels() */
     struct cuda_weights weights;
     struct cuda_block tables, scratch, pages, states;
     struct cuda_block cleared; /* the part of scratch that is cleared before each launch */

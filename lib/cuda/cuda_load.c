@@ -134,18 +134,15 @@ static int mark_program(struct cuda_decoder *d, struct error *err)
     if (!p)
         return error_set(err, -ENOMEM, "a program of %u ops: out of memory", d->program->n_ops);
     memcpy(p, d->program, size);
-    plan_flow(p, d->n_blocks);
     for (uint32_t i = 0; i < p->n_ops; i++) {
         bool more =
             p->ops[i].weight[0] != PROGRAM_NONE || p->ops[i].flags & (PROGRAM_V_NORM | PROGRAM_CACHED);
         if (p->ops[i].opcode == PROGRAM_ATTEND && (more || cuda_is_general(c)))
             p->ops[i].flags |= PROGRAM_GENERAL;
     }
-    plan_attention(p);
-    plan_choices(p);
-    plan_joins(p);
-    if (!d->cfg.cuda_hops)
-        d->args.words_rows = plan_words(p, d->weights.matrices, &block);
+    struct plan_marks marks = plan_mark(p, d->weights.matrices, d->n_blocks, &block, !d->cfg.cuda_hops);
+    d->args.words_rows = marks.words_rows;
+    d->panel_bytes = marks.panel_bytes;
     d->args.buffers.row_floats = p->row_floats;
     return 0;
 }
@@ -358,7 +355,8 @@ static void place_products(const struct cuda_decoder *d, struct decoder_buffers 
     uint64_t activations = activations_size(d), factors = (d->max_rows + ACTIVATION_COLUMNS) * sizeof(float);
     if (!d->cfg.eager)
         plan_mixtures(&m, d->program, d->weights.matrices, d->max_rows);
-    b->activations = cuda_arena_take(a, m.activations > activations ? m.activations : activations);
+    activations = m.activations > activations ? m.activations : activations;
+    b->activations = cuda_arena_take(a, d->panel_bytes > activations ? d->panel_bytes : activations);
     b->factors = cuda_arena_take(a, m.factors > factors ? m.factors : factors);
     b->mixtures = (struct decoder_mixtures){.list = cuda_arena_take(a, m.list),
                                             .rows = cuda_arena_take(a, m.rows),

@@ -345,3 +345,17 @@ void plan_joins(struct program *program)
             op->flags |= PROGRAM_BESIDE;
     }
 }
+
+struct plan_marks plan_mark(struct program *program, const struct decoder_matrix *matrices, uint32_t n_blocks,
+                            const struct plan_block *block, bool words)
+{
+    struct plan_marks marks = {0};
+    plan_flow(program, n_blocks);
+    plan_attention(program);
+    plan_choices(program);
+    plan_joins(program);
+    marks.panel_bytes = plan_panels(program, matrices);
+    if (words)
+        marks.words_rows = plan_words(program, matrices, block);
+    return marks;
+}

@@ -53,6 +53,10 @@ void plan_choices(struct program *program);
 /* Marks, there too, each JOIN that may run beside the HEADS op before it (PROGRAM_BESIDE). */
 void plan_joins(struct program *program);
 
+/* Gives each MATMUL there its place for the columns of steps of up to ACTIVATION_COLUMNS rows
+ * (program_op.panels). Returns the bytes of all places, which decoder_buffers.activations has at least. */
+uint64_t plan_panels(struct program *program, const struct decoder_matrix *matrices);
+
 /* The properties of a block that limit how many rows a product takes as words. */
 struct plan_block {
     uint32_t work_bytes; /* decoder_shared.work_bytes */
@@ -64,3 +68,12 @@ struct plan_block {
  * decoder_args.words_rows. */
 uint32_t plan_words(struct program *program, const struct decoder_matrix *matrices,
                     const struct plan_block *block);
+
+/* All of these, in the order in which they rely on each other. The ops that have PROGRAM_GENERAL are marked
+ * before. words: whether plan_words() is called. */
+struct plan_marks {
+    uint32_t words_rows;  /* decoder_args */
+    uint64_t panel_bytes; /* plan_panels() */
+};
+struct plan_marks plan_mark(struct program *program, const struct decoder_matrix *matrices, uint32_t n_blocks,
+                            const struct plan_block *block, bool words);

@@ -34,11 +34,6 @@ static void add_buffer(struct program *p, uint32_t index, uint32_t width)
     p->n_buffers = index + 1;
 }
 
-/* What a product takes as words each block quantises for itself. With so many chunks a warp that takes 1 us
- * more than if all blocks shared the work behind a hop (product_is_shared()); a layer's words save 1 to 1.75
- * us. */
-#define MOST_CHUNKS 8
-
 /* Most rows that a product may take as words: it is narrow. */
 static uint32_t narrow_rows(const struct program_op *op, const struct decoder_matrix *matrices,
                             const struct plan_block *block)
@@ -46,11 +41,35 @@ static uint32_t narrow_rows(const struct program_op *op, const struct decoder_ma
     uint32_t forms = 0, n = ACTIVATION_COLUMNS;
     for (uint32_t i = 0; i < op->n_weights; i++)
         forms |= activation_form(matrices[op->weight[i]].type);
-    uint32_t chunks = tile_supers(op->k) * (TILE_COLUMNS / ACTIVATION_CHUNK),
-             most = MOST_CHUNKS * block->n_crew / 32;
-    while (n && (product_is_wide(n, op->k, forms, block->work_bytes) || (n > 1 && n * chunks > most)))
+    while (n && product_is_wide(n, op->k, forms, block->work_bytes))
         n--;
     return n;
+}
+
+/* --- the places of shared columns --- */
+
+/* A product whose columns are shared and words writes them while blocks may still copy those of the product
+ * before. So products take turns in N_PLACES places, which is two layers of a chain: by then ATTEND has
+ * waited for the end of the layer in which the place was last used. In other programs a hop lies in front of
+ * the op that makes the words, and so behind the product before it. */
+#define N_PLACES 8
+
+uint64_t plan_panels(struct program *program, const struct decoder_matrix *matrices)
+{
+    uint32_t most = 0, number = 0;
+    for (uint32_t i = 0; i < program->n_ops; i++) {
+        const struct program_op *op = &program->ops[i];
+        uint32_t forms = 0;
+        for (uint32_t j = 0; op->opcode == PROGRAM_MATMUL && j < op->n_weights; j++)
+            forms |= activation_form(matrices[op->weight[j]].type);
+        uint32_t bytes = activation_panel_bytes(ACTIVATION_COLUMNS, op->k, forms);
+        most = bytes > most ? bytes : most;
+    }
+    most = (most + 127) / 128 * 128;
+    for (uint32_t i = 0; i < program->n_ops; i++)
+        if (program->ops[i].opcode == PROGRAM_MATMUL)
+            program->ops[i].panels = number++ % N_PLACES * most;
+    return (uint64_t)N_PLACES * most;
 }
 
 /* --- pairs of ops with hops around them --- */

@@ -88,7 +88,8 @@ static void open_buffers(struct rig *r)
         activation_buffer_bytes(c->max_rows, widest(p), ACTIVATION_INTEGERS | ACTIVATION_FLOATS);
     struct plan_mixtures m;
     plan_mixtures(&m, p, c->matrices, c->max_rows);
-    b->activations = device(r, m.activations > activations ? m.activations : activations, "activations");
+    activations = m.activations > activations ? m.activations : activations;
+    b->activations = device(r, r->panel_bytes > activations ? r->panel_bytes : activations, "activations");
     b->factors = device(r, m.factors > c->max_rows * 4u ? m.factors : c->max_rows * 4u, "factors");
     if (m.list)
         b->mixtures = (struct decoder_mixtures){.list = device(r, m.list, "list"),
@@ -187,6 +188,7 @@ static void open_program(struct rig *r)
     if (c->n_stages)
         divide_ring(&r->plan, c);
     plan_attention(r->program);
+    r->panel_bytes = plan_panels(r->program, c->matrices);
     block.work_bytes = r->plan.shared.work_bytes;
     if (c->words)
         r->args.words_rows = plan_words(r->program, c->matrices, &block);

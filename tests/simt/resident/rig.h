@@ -31,6 +31,7 @@ struct rig {
     struct decoder_args args;
     struct plan plan;
     struct program *program;
+    uint64_t panel_bytes; /* plan_panels() */
     struct decoder_control *control;
     struct step *steps;
     struct step_result *results; /* [DECODER_RING][STEP_MAX_LOGITS] */

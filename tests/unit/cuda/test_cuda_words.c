@@ -16,6 +16,7 @@
 #define WORK_BYTES 60000u
 #define X2         PROGRAM_N_BUFFERS
 #define MAX_SEEN   32
+#define MAX_PLACES 8
 #define NEVER      (-1)
 
 /* A buffer's history: the numbers of the ops, counted from the first step on, that last wrote, read and
@@ -31,6 +32,7 @@ struct run {
     int now;   /* number of the op */
     int known; /* every block has finished the ops up to this one, where the op's stores begin */
     int first; /* number of the first op behind the last wait for all blocks' end of the op before */
+    int placed[MAX_PLACES]; /* numbers of the products that last used the places of shared columns */
     char fault[160];
 };
 
@@ -108,6 +110,25 @@ static void wait_for_others(struct run *r, uint32_t i)
     }
 }
 
+/* A product whose columns are shared quantises them in its place, where no block may still copy others from.
+ * Products of gathered rows may use all places. */
+static void use_place(struct run *r, const struct program_op *op)
+{
+    bool units = op->opcode == PROGRAM_EXPERTS || op->opcode == PROGRAM_HEADS;
+    uint32_t bytes = 1; /* the least place but the first */
+    for (uint32_t i = 0; i < r->p->n_ops; i++)
+        if (r->p->ops[i].panels && (bytes == 1 || r->p->ops[i].panels < bytes))
+            bytes = r->p->ops[i].panels;
+    if (op->opcode != PROGRAM_MATMUL && !units)
+        return;
+    cr_assert(op->panels % bytes == 0 && op->panels / bytes < MAX_PLACES);
+    for (uint32_t i = units ? 0 : op->panels / bytes; i < MAX_PLACES; i = units ? i + 1 : MAX_PLACES) {
+        if (r->placed[i] > r->known)
+            fail(r, "columns are quantised where blocks may still copy others", i);
+        r->placed[i] = r->now;
+    }
+}
+
 static void use_old(struct run *r, const struct program_op *op)
 {
     uint32_t old = buffer_at(r->p, (int64_t)r->p->buffers[op->out].offset + op->old);
@@ -128,6 +149,7 @@ static void run_op(struct run *r, uint32_t i)
     const struct program_op *op = &r->p->ops[i];
     bool polls = i > 0 && op[-1].flags & PROGRAM_WORDS, words = op->flags & PROGRAM_WORDS;
     wait_for_others(r, i);
+    use_place(r, op);
     for (int j = r->first; j < r->now; j++) {
         const struct program_op *before = op - (r->now - j);
         if (j > r->known && (before->in == op->out || before->out == op->out))
@@ -165,6 +187,8 @@ static struct run run_steps(const struct program *p)
     cr_assert(p->n_buffers <= MAX_SEEN);
     for (uint32_t b = 0; b < MAX_SEEN; b++)
         r.b[b] = (struct buffer){NEVER, NEVER, NEVER, NEVER, true};
+    for (uint32_t i = 0; i < MAX_PLACES; i++)
+        r.placed[i] = NEVER;
     for (int step = 0; step < 4; step++)
         for (uint32_t i = 0; i < p->n_ops; i++)
             run_op(&r, i);
@@ -176,6 +200,7 @@ struct made {
     struct graph *g;
     struct program *fused, *p; /* as fused; as the device gets it */
     struct cuda_weights w;
+    struct plan_marks marks;
     uint32_t rows; /* plan_words() */
 };
 
@@ -188,11 +213,8 @@ static void mark(struct made *m, uint32_t work_bytes)
     m->p = malloc(size);
     cr_assert(m->p);
     memcpy(m->p, m->fused, size);
-    plan_flow(m->p, 4);
-    plan_attention(m->p);
-    plan_choices(m->p);
-    plan_joins(m->p);
-    m->rows = plan_words(m->p, m->w.matrices, &(struct plan_block){work_bytes, n_crew});
+    m->marks = plan_mark(m->p, m->w.matrices, 4, &(struct plan_block){work_bytes, n_crew}, true);
+    m->rows = m->marks.words_rows;
 }
 
 static struct made make(const char *path)
@@ -361,9 +383,9 @@ Test(cuda_words, as_many_rows_as_the_products_have_room_for, .timeout = 60)
     mark(&m, activation_panel_bytes(1, x, ACTIVATION_INTEGERS) - 1);
     cr_assert_eq(n_words(m.p), m.p->n_layers, "q, k and v, which ATTEND takes");
     cr_assert_str_empty(run_steps(m.p).fault);
-    n_crew = 64; /* two warps, of which each quantises eight chunks of 128 values */
+    n_crew = 64; /* two warps, which share columns with all blocks */
     mark(&m, WORK_BYTES);
-    cr_assert_eq(m.rows, 16 / (tile_supers(k) * 2));
+    cr_assert(product_is_shared(ACTIVATION_COLUMNS, x, 2) && m.rows == ACTIVATION_COLUMNS);
     n_crew = 448;
     give(&m);
 }
@@ -425,6 +447,14 @@ static void check_the_check(struct made *m)
         if (!chain && op->flags & PROGRAM_EMPTIES && rewritten) {
             op->flags &= (uint16_t)~PROGRAM_EMPTIES;
             is_noticed(m, i, "the old value stays");
+            *op = was;
+        }
+        if (op->opcode == PROGRAM_MATMUL && op[-1].flags & PROGRAM_WORDS) {
+            const struct program_op *before = op - 1;
+            while (before->opcode != PROGRAM_MATMUL)
+                before--;
+            op->panels = before->panels;
+            is_noticed(m, i, "the place of the product before");
             *op = was;
         }
         if (!chain && op->opcode == PROGRAM_ATTEND) {
