@@ -19,3 +19,4 @@ enum flow_word {
 #define FLOW_STAGE  0x80000000u /* + a stage of the ring */
 #define FLOW_HEAD   0x40000000u /* + a head of attention, of which a split's part is missing */
 #define FLOW_VALUES 0x20000000u /* values of the previous op (words.h) */
+#define FLOW_GATE   0x10000000u /* a gate between the compute warps and the producer (step_gate.h) */

@@ -67,7 +67,7 @@ SIMT_INLINE void gate_open(const struct gate *g)
 /* Waits until the producer has taken every word, by compute thread 0. False: end. */
 SIMT_INLINE bool gate_drained(const struct gate *g, const struct flow_guard *guard)
 {
-    return ring_wait(g->empty, ~g->word[GATE_PUT] & 1, guard, 0);
+    return ring_wait(g->empty, ~g->word[GATE_PUT] & 1, guard, FLOW_GATE);
 }
 
 /* Passes a word, by compute thread 0. False: end. */
@@ -84,7 +84,7 @@ SIMT_INLINE bool gate_put(const struct gate *g, uint32_t word, const struct flow
 /* Waits until a word is there, which stays until gate_take(), by one warp. False: end. */
 SIMT_INLINE bool gate_await(const struct gate *g, const struct flow_guard *guard)
 {
-    bool go = ring_wait(g->full, g->parity, guard, 0);
+    bool go = ring_wait(g->full, g->parity, guard, FLOW_GATE);
     return simt_ballot(go) == 0xffffffffu;
 }
 

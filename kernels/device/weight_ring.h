@@ -92,14 +92,14 @@ SIMT_INLINE void ring_next(const struct ring *r, struct ring_place *at)
         at->turns = (at->turns & 0xffff0000u) | (ring_parity_of(at) ^ 1);
 }
 
-/* Polls one mbarrier; `stage` is for the failure record. A long wait pauses: waiting warps share the
+/* Polls one mbarrier; `what` is for the failure record. A long wait pauses: waiting warps share the
  * schedulers with warps that still compute, and a producer waits as long as no step comes. */
 SIMT_INLINE bool ring_wait(SIMT_SHARED uint64_t *mbar, uint32_t parity, const struct flow_guard *guard,
-                           uint32_t stage)
+                           uint32_t what)
 {
     struct flow_patience patience = {0, 0};
     while (!simt_mbar_try_wait(mbar, parity)) {
-        if (!flow_patient(guard, &patience, FLOW_STAGE + stage, parity, 0))
+        if (!flow_patient(guard, &patience, what, parity, 0))
             return false;
         if (RING_PAUSE_NS && patience.spins >= RING_SPINS)
             simt_nanosleep(RING_PAUSE_NS);
@@ -116,7 +116,8 @@ SIMT_INLINE bool ring_fill(const struct ring *r, struct ring_place *at, const SI
     bool go = true;
 #if SIMT_SM >= 90
     if (simt_lane() == 0)
-        go = ring_wait(&r->empty[ring_stage_of(at)], ring_parity_of(at) ^ 1, guard, ring_stage_of(at));
+        go = ring_wait(&r->empty[ring_stage_of(at)], ring_parity_of(at) ^ 1, guard,
+                       FLOW_STAGE + ring_stage_of(at));
     if (simt_ballot(go) != 0xffffffffu)
         return false;
     if (simt_lane() == 0) {
@@ -124,7 +125,8 @@ SIMT_INLINE bool ring_fill(const struct ring *r, struct ring_place *at, const SI
         simt_bulk_copy(dst, src, bytes, full);
     }
 #else
-    go = ring_wait(&r->empty[ring_stage_of(at)], ring_parity_of(at) ^ 1, guard, ring_stage_of(at));
+    go = ring_wait(&r->empty[ring_stage_of(at)], ring_parity_of(at) ^ 1, guard,
+                   FLOW_STAGE + ring_stage_of(at));
     if (simt_ballot(go) != 0xffffffffu)
         return false;
     for (uint32_t i = simt_lane() * 16; i < bytes; i += SIMT_LANES * 16)
@@ -140,7 +142,8 @@ SIMT_INLINE bool ring_fill(const struct ring *r, struct ring_place *at, const SI
 /* Waits until the stage's bytes have landed. False: end. */
 SIMT_INLINE bool ring_take(const struct ring *r, const struct ring_place *at, const struct flow_guard *guard)
 {
-    bool go = ring_wait(&r->full[ring_stage_of(at)], ring_parity_of(at), guard, ring_stage_of(at));
+    bool go =
+        ring_wait(&r->full[ring_stage_of(at)], ring_parity_of(at), guard, FLOW_STAGE + ring_stage_of(at));
     return simt_ballot(go) == 0xffffffffu;
 }
 

@@ -55,11 +55,13 @@ void cuda_name_wait(const uint32_t record[3], char *out, size_t room)
 {
     uint32_t what = record[0];
     if (what & FLOW_STAGE)
-        (void)snprintf(out, room, "stage %u of the weight ring did not arrive", what - FLOW_STAGE);
+        (void)snprintf(out, room, "stage %u of the weight ring was not passed on", what - FLOW_STAGE);
     else if (what & FLOW_HEAD)
         (void)snprintf(out, room, "a split's part of head %u is missing", what - FLOW_HEAD);
     else if (what & FLOW_VALUES)
         (void)snprintf(out, room, "values of the op before are missing");
+    else if (what & FLOW_GATE)
+        (void)snprintf(out, room, "a gate to the producer was not opened");
     else
         (void)snprintf(out, room, "word %u is %u, expected %u", what, record[1], record[2]);
 }

@@ -238,9 +238,10 @@ Test(cuda_account, a_wait_that_failed_is_put_into_words, .timeout = 1200)
         uint32_t record[3];
         const char *words;
     } waits[] = {{{12, 3, 4}, "word 12 is 3, expected 4"},
-                 {{FLOW_STAGE + 2, 1, 0}, "stage 2 of the weight ring did not arrive"},
+                 {{FLOW_STAGE + 2, 1, 0}, "stage 2 of the weight ring was not passed on"},
                  {{FLOW_HEAD + 7, 0, 1}, "a split's part of head 7 is missing"},
-                 {{FLOW_VALUES, 0, 1}, "values of the op before are missing"}};
+                 {{FLOW_VALUES, 0, 1}, "values of the op before are missing"},
+                 {{FLOW_GATE, 1, 0}, "a gate to the producer was not opened"}};
     for (size_t i = 0; i < sizeof waits / sizeof *waits; i++) {
         char text[64];
         cuda_name_wait(waits[i].record, text, sizeof text);
