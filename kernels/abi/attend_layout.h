@@ -46,9 +46,9 @@ struct attend_args {
     struct decoder_slots slots;
     uint32_t max_rows; /* of a step, at most STEP_MAX_ROWS_CUDA */
     uint32_t ready;    /* q is rotated and K and V are in the cache already; no row is then lone */
-    uint32_t in_stride, out_stride;
-    uint32_t q_col, k_col, v_col; /* columns where they begin in a row of `in`: multiples of 4 */
-    uint32_t layer, n_heads;      /* n_heads: a multiple of layout.n_kv_heads */
+    uint32_t in_stride, out_stride; /* multiples of 4 */
+    uint32_t q_col, k_col, v_col;   /* columns where they begin in a row of `in`: multiples of 4 */
+    uint32_t layer, n_heads;        /* n_heads: a multiple of layout.n_kv_heads */
     uint32_t rope_dim, neox;
     float eps, scale;
     uint32_t work, work_bytes; /* shared memory: offset, size >= attend_min_work() */

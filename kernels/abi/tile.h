@@ -61,8 +61,8 @@
  *   scales    [block 8][column]: {a, b} f32: the block's scale, and a * (float)(sum of its integers); the
  *             number of columns here is rounded up to even
  *   floats    [column of W / 4][column][4]: x unquantised, only if a float type needs it
- * Blocks beyond k are zero. In shared memory a panel is as wide as it has columns; in global memory always 8,
- * one panel after the other.
+ * Blocks beyond k are zero. In shared memory a panel is as wide as it has columns, and in global memory that
+ * of shared columns (product_is_shared()); others there always 8, one panel after the other.
  *
  * Units: bytes. Thread: any, host or device; pure functions. */
 #pragma once

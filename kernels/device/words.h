@@ -4,10 +4,11 @@
  *
  * Why it is correct: a word is one 32-bit access, so a reader has either all of a value or none. A
  * word that is there says nothing of other memory: a reader that needs that waits for a counter. What one
- * warp has seen, others of its block see behind a barrier, if they load it as words too. Between two uses a
- * buffer is emptied: a wait for all blocks lies between its last reader and its emptying, and another between
- * its emptying and its next writer and reader, so that a reader sees no value of an earlier use
- * (lib/cuda/plan_words.c decides where all of this holds, and who empties what).
+ * warp has seen, others of its block see behind a barrier, and those of other blocks behind a hop, if they
+ * load it as words too. Between two uses a buffer is emptied: a wait for all blocks lies between its last
+ * reader and its emptying, and another between its emptying and its next writer and reader, so that a reader
+ * sees no value of an earlier use (lib/cuda/plan_words.c decides where all of this holds, and who empties
+ * what).
  *
  * A reader gives up only once the abort word is set (dependency.h), and goes on with values that are never
  * used: no step ends with them, since the I/O warp looks at the abort word behind the end of a step

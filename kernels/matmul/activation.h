@@ -192,7 +192,7 @@ SIMT_INLINE float activation_get(const SIMT_GLOBAL float *x, bool words)
 
 /* arith_rms_inverse() of a row, by a whole warp; every lane gets it. Lane l folds l, l + 32, ...: a chain of
  * k / 32 fused multiply-adds, for which other warps wait. words: the row is words, all of which the block has
- * seen. */
+ * seen or waited for. */
 SIMT_INLINE float activation_rms_inverse(const SIMT_GLOBAL float *x, uint32_t k, float eps, const bool words)
 {
     float v = 0;

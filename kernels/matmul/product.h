@@ -49,7 +49,7 @@ struct product {
     uint64_t gain;    /* or 0 */
     uint64_t factors; /* float, by row of `in`: multiplies y if there is no gain; 0: 1. See `gates` */
     uint64_t gather;  /* struct step_logit [n_columns], or 0 */
-    uint64_t panels;  /* wide: decoder_buffers.activations */
+    uint64_t panels;  /* columns in global memory: wide, or shared */
     uint64_t wide_factors;
     uint32_t in_stride, out_stride; /* floats */
     uint32_t k, n_supers, forms;    /* enum activation_form */

@@ -20,7 +20,7 @@
 #define NEVER      (-1)
 
 /* A buffer's history: the numbers of the ops, counted from the first step on, that last wrote, read and
- * emptied it, and of the one in which every block polled all of it. */
+ * emptied it, and of the one in which every block polled all of it, or all polled it together and met. */
 struct buffer {
     int written, read, emptied, polled;
     bool is_empty;
@@ -415,6 +415,15 @@ static void is_noticed(struct made *m, uint32_t op, const char *what)
     cr_assert_str_not_empty(run_steps(m->p).fault, "op %u: %s", op, what);
 }
 
+/* So many places in place of eight. */
+static void take_turns(struct made *m, uint32_t n_places)
+{
+    uint32_t bytes = (uint32_t)(m->marks.panel_bytes / MAX_PLACES), number = 0;
+    for (uint32_t i = 0; i < m->p->n_ops; i++)
+        if (m->p->ops[i].opcode == PROGRAM_MATMUL)
+            m->p->ops[i].panels = number++ % n_places * bytes;
+}
+
 /* The check above notices what the plan must not do. */
 static void check_the_check(struct made *m)
 {
@@ -463,6 +472,9 @@ static void check_the_check(struct made *m)
             *op = was;
         }
     }
+    take_turns(m, chain ? 4 : 1);
+    is_noticed(m, 0, "a place is taken before all have left it");
+    take_turns(m, MAX_PLACES);
     cr_assert_str_empty(run_steps(m->p).fault);
 }
 
