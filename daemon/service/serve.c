@@ -486,6 +486,8 @@ static int open_loop(struct serve *s, struct error *err)
     s->tick.data = s->guard.data = s;
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error of its writer */
+    signal(SIGUSR1, SIG_IGN); /* scripts send these two to daemons to rotate a log or to hear of them: */
+    signal(SIGUSR2, SIG_IGN); /* one that has no use for them must not end of it */
     return 0;
 }
 

@@ -648,6 +648,17 @@ Test(cli, sighup_reads_the_log_level_again)
     unlink(path);
 }
 
+Test(cli, sigusr1_and_sigusr2_are_ignored)
+{
+    static char reply[1 << 16];
+    uint16_t port = process_serve(&p, &(struct process_start){0});
+    process_signal(&p, SIGUSR1);
+    process_signal(&p, SIGUSR2);
+    cr_assert_eq(process_http(port, "/health", NULL, reply, sizeof reply), 200, "%s", reply);
+    process_signal(&p, SIGTERM);
+    cr_assert_eq(process_wait(&p), 0, "%s", p.stderr_text);
+}
+
 Test(cli, a_broken_file_on_sighup_changes_nothing)
 {
     const char *path = file_with("log_level = info\n", 17);
