@@ -102,26 +102,35 @@ static void end_unsubmitted(struct generation *g, enum engine_finish finish)
     }
 }
 
-static int submit_prompt(struct generation *g, struct error *words)
+/* The choices that are submitted next. */
+static uint32_t n_next(const struct generation *g)
+{
+    uint32_t n = 0;
+    for (const struct engine_request *e = &g->choices[g->n_submitted].e; e; e = e->next_choice)
+        n++;
+    return n;
+}
+
+static int submit_next(struct generation *g, struct error *words)
 {
     struct engine_request *e = &g->choices[g->n_submitted].e;
     e->begun = g->n_submitted > 0;
     int rc = engine_submit(g->model->engine, e, words);
     if (rc == 0)
-        g->n_submitted += g->p.n;
+        g->n_submitted += n_next(g);
     return rc;
 }
 
-/* Gives the engine as many prompts as it has slots for, one at least. */
+/* Gives the engine as many prompts and choices as it has slots for, one at least. */
 static void submit_more(struct generation *g)
 {
     uint32_t n_slots = g->server->cfg->slots;
     while (g->n_submitted < g->n_choices) {
         assert(g->n_running >= g->n_choices - g->n_submitted); /* what the engine has not got runs, too */
         uint32_t at_work = g->n_running - (g->n_choices - g->n_submitted);
-        if (at_work && at_work + g->p.n > n_slots)
+        if (at_work && at_work + n_next(g) > n_slots)
             return;
-        g->late_rc = submit_prompt(g, &g->late);
+        g->late_rc = submit_next(g, &g->late);
         if (g->late_rc < 0)
             end_unsubmitted(g, ENGINE_CANCELLED);
     }
@@ -134,7 +143,7 @@ static void submit(struct generation *g)
     struct error words = {0};
     int rc = generation_check_room(g, &words);
     if (rc == 0)
-        rc = submit_prompt(g, &words);
+        rc = submit_next(g, &words);
     if (rc < 0) {
         refuse_submit(g, rc, &words);
         leave(g, OUTCOME_NONE);

@@ -5,7 +5,9 @@
  * one outcome. Its dialect reads the fields and words the reply;
  * everything between is common. A generation has one prompt or several, and of each one choice or several:
  * texts with seeds of their own, each of which ends by itself; it has finished when all have. Of many prompts
- * only as many are the engine's at once as it has slots for; the others follow as these end, past the queue.
+ * and choices only as many are the engine's at once as it has slots for; the others follow as these end, past
+ * the queue. The first choices of a prompt are submitted together and share its computation; further ones
+ * follow one by one, and find its pages in the prefix cache.
  * A stream's 200 is sent with the first text or keep-alive comment, so all trouble before that has a status
  * of its own; comments begin while it waits for its model to be loaded.
  *
@@ -33,7 +35,7 @@
 #define GENERATE_MAX_STOP_IDS 256
 #define GENERATE_MAX_MS       (7u * 24 * 3600 * 1000) /* a week: most of a timeout */
 #define GENERATE_MAX_TOKENS   256                     /* default of /generate */
-#define GENERATE_MAX_CHOICES  ENGINE_MAX_CHOICES
+#define GENERATE_MAX_CHOICES  128                     /* as OpenAI allows */
 #define GENERATE_MAX_PROMPTS  256  /* prompts times choices in one request for texts */
 #define GENERATE_MAX_INPUTS   2048 /* prompts in one request for vectors, as OpenAI allows */
 /* Tokens and alternatives, about 64 KB and 0.5 ms of writing: no more are written at once. The rest of a

@@ -4,8 +4,6 @@
 
 #include <string.h>
 
-_Static_assert(GENERATE_MAX_CHOICES <= LOG_MAX_CHOICES, "a line has room for all");
-
 /* Returns the end that says most about choices that all ended well: a limit before a stop before eos. */
 static const char *worst_finish(const struct generation *g)
 {
@@ -55,7 +53,8 @@ void generation_log(const struct generation *g, struct log_access *line)
     line->generation = g->id;
     if (!has_choices(g))
         return;
-    line->n_choices = g->n_prompts > 1 ? 1 : g->n_choices; /* several prompts share one word */
+    bool one_word = g->n_prompts > 1 || g->n_choices > LOG_MAX_CHOICES;
+    line->n_choices = one_word ? 1 : g->n_choices;
     for (uint32_t i = 0; i < line->n_choices; i++)
         line->choices[i] = g->choices[i].finish ? g->choices[i].finish : line->finish;
     line->prompt_tokens = generation_n_prompt(g);

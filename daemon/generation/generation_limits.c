@@ -13,11 +13,11 @@ bool generation_is_queued(const struct generation *g)
            atomic_load_explicit(&g->choices->e.state, memory_order_acquire) == ENGINE_QUEUED;
 }
 
-/* Tokens of its prompts that the engine has not got. */
+/* Tokens of its prompts that the engine has not got. Choices that follow find their prompt in the cache. */
 static uint64_t n_unsubmitted(const struct generation *g)
 {
     uint64_t n = 0;
-    for (uint32_t i = g->n_submitted / g->p.n; i < g->n_prompts; i++)
+    for (uint32_t i = (g->n_submitted + g->p.n - 1) / g->p.n; i < g->n_prompts; i++)
         n += g->prompts[i].n_ids;
     return n;
 }

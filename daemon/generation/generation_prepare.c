@@ -231,6 +231,14 @@ static int fit_context(struct generation *g, struct api_error *err)
     return 0;
 }
 
+/* The choices of a prompt that are submitted as one. */
+static uint32_t n_together(const struct generation *g)
+{
+    uint32_t n_slots = g->server->cfg->slots,
+             most = n_slots < ENGINE_MAX_CHOICES ? n_slots : ENGINE_MAX_CHOICES;
+    return g->p.n < most ? g->p.n : most;
+}
+
 static uint64_t deadline(const struct request *r, uint64_t ms)
 {
     return ms ? r->accepted_ns + ms * MS : 0;
@@ -278,7 +286,7 @@ static void fill_request(struct choice *c)
         .n_bias = p->n_biases,
     };
     e->deadline_ns = deadline(g->request, generation_timeout_ms(g));
-    bool waits = c->index < p->n; /* with the first prompt the request has begun to run */
+    bool waits = c->index < n_together(g); /* with these the request has begun to run */
     e->queue_deadline_ns = waits ? deadline(g->request, generation_queue_timeout_ms(g)) : 0;
 }
 
@@ -330,7 +338,7 @@ static int suppress_tokens(struct generation *g, struct api_error *err)
 
 static int make_choices(struct generation *g, struct api_error *err)
 {
-    uint32_t n = g->p.n * g->n_prompts;
+    uint32_t n = g->p.n * g->n_prompts, n_first = n_together(g);
     if (suppress_tokens(g, err) < 0)
         return -1;
     g->choices = arena_zalloc(g->arena, n * sizeof *g->choices);
@@ -341,7 +349,7 @@ static int make_choices(struct generation *g, struct api_error *err)
         c->g = g;
         c->index = i;
         fill_request(c);
-        c->e.next_choice = (i + 1) % g->p.n ? &c[1].e : NULL;
+        c->e.next_choice = i % g->p.n + 1 < n_first ? &c[1].e : NULL;
         if (g->dialect->embeds && ask_embedding(c, err) < 0)
             return -1;
         if (sampling_begin(g, &c->e, err) < 0 || constraint_begin(g, &c->e, err) < 0 ||

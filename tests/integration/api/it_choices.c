@@ -52,6 +52,43 @@ DAEMON_TEST(choices, more_of_them_than_slots_are_the_same_texts, "--slots", "1",
     check_choices(PROMPT, 4);
 }
 
+/* Eight are computed together, the others follow one by one. */
+DAEMON_TEST(choices, as_many_as_openai_allows_are_the_same_texts, "--slots", "12", "--queue-limit", "1")
+{
+    check_choices("\"prompt\":\"Once upon a time\",\"max_tokens\":5,\"logprobs\":1", 128);
+}
+
+DAEMON_TEST(choices, many_computed_anew_are_the_same_texts, "--slots", "3")
+{
+    check_choices(PROMPT ",\"cache_prompt\":false", 20);
+}
+
+/* Those that follow are not in the queue, which has room for one. */
+DAEMON_TEST(choices, many_of_them_do_not_fill_the_queue, SLOW, "--slots", "2", "--queue-limit", "1")
+{
+    struct reply r;
+    int fd = client_connect(daemon_.port);
+    client_request(fd, "POST", "/generate", "X-Request-Id: many\r\n",
+                   "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true,\"n\":100}");
+    wait_stat("requests.running", 2);
+    cr_assert_eq(stat_number("requests.waiting"), 0);
+    int other = client_connect(daemon_.port);
+    client_request(other, "POST", "/generate", "", "{\"prompt\":\"Once\",\"max_tokens\":1}");
+    wait_stat("requests.waiting", 1);
+    client_once(daemon_.port, "DELETE", "/requests/many", "", NULL);
+    client_read(fd, &r, false);
+    json_t *root = reply_json(&r);
+    cr_assert_eq(json_array_size(json_at(root, "choices")), 100);
+    cr_assert_str_eq(json_text(json_at(root, "choices.99"), "finish_reason"), "cancelled");
+    json_decref(root);
+    reply_free(&r);
+    client_read(other, &r, false);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+    close(fd);
+    close(other);
+}
+
 DAEMON_TEST(choices, a_backend_that_shares_no_pages_gives_the_same_texts, "--arithmetic", "exact",
             "--executor", "eager", "--threads", "1")
 {

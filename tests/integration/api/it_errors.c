@@ -20,7 +20,7 @@ DAEMON_TEST(refuse, values_out_of_range_are_named_with_both_limits)
     field("\"top_p\":1.5", "top_p must be between 0 and 1 (got 1.5)");
     field("\"top_k\":-1", "top_k must be between 0 and");
     field("\"min_p\":-0.5", "min_p must be between 0 and 1 (got -0.5)");
-    field("\"n\":9", "n must be between 1 and 8 (got 9)");
+    field("\"n\":129", "n must be between 1 and 128 (got 129)");
     field("\"logprobs\":21", "logprobs must be between 0 and 20 (got 21)");
     field("\"prompt_logprobs\":21", "prompt_logprobs must be between 0 and 20 (got 21)");
     field("\"max_tokens\":-1", "max_tokens must be between 0 and 1024 (got -1)");

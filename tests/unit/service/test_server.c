@@ -396,7 +396,7 @@ SERVER_TEST(access, the_finish_of_many_choices_is_the_worst_of_theirs_which_foll
 SERVER_TEST(access, a_refusal_is_named)
 {
     int log = catch_log();
-    free(expect_error(post("/generate", "{\"prompt\":\"Once\",\"n\":99}"), 400, "invalid_request"));
+    free(expect_error(post("/generate", "{\"prompt\":\"Once\",\"n\":129}"), 400, "invalid_request"));
     expect_logged(log, "POST /generate 400 invalid_request ");
     free(expect_error(get("/generat"), 404, "not_found"));
     expect_logged(log, " 404 not_found ");
