@@ -162,6 +162,18 @@ static void read_nothing(struct chat_json *c)
     chat_json_set(c, "max_tokens", json_integer(0));
 }
 
+/* Ollama's templates leave the last message open where it is an assistant's: its text is gone on with. A
+ * constraint holds for whole answers, so with one another answer comes. */
+static void read_begun(struct chat_json *c, const json_t *body, const json_t *last)
+{
+    const char *role = chat_json_word(last, "role"), *text = chat_json_word(last, "content");
+    bool constrained = json_object_get(c->body, "response_format") != NULL;
+    for (const struct field *f = constraint_fields; f->name; f++)
+        constrained |= json_object_get(body, f->name) != NULL;
+    if (role && !strcmp(role, "assistant") && text && *text && !constrained)
+        chat_json_set(c, "continue_final_message", json_true());
+}
+
 static json_t *translate_chat(const json_t *body, struct api_error *err)
 {
     const json_t *messages = json_object_get(body, "messages");
@@ -175,6 +187,8 @@ static json_t *translate_chat(const json_t *body, struct api_error *err)
         read_nothing(&c);
     for (size_t i = 0; i < json_array_size(messages); i++)
         read_message(&c, i, json_array_get(messages, i));
+    if (json_array_size(messages))
+        read_begun(&c, body, json_array_get(messages, json_array_size(messages) - 1));
     return chat_json_close(&c);
 }
 

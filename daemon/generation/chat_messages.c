@@ -101,6 +101,7 @@ struct message {
     const char *role;
     struct jinja_value content, name, tool_call_id, reasoning, tool_calls;
     const json_t *refusal; /* a text, the content where there is no other */
+    bool prefix, partial;  /* DeepSeek's and Mistral's name, Moonshot's and Qwen's: it is a begun answer */
 };
 
 static bool is_word(const json_t *value, const char *word)
@@ -360,6 +361,11 @@ static int read_function_call(struct field_reader *r, const struct field *f, con
         .name = n, .kind = FIELD_CUSTOM, .offset = offsetof(struct message, f), .read = read_string          \
     }
 
+#define SWITCH(n)                                                                                            \
+    {                                                                                                        \
+        .name = #n, .kind = FIELD_BOOL, .offset = offsetof(struct message, n)                                \
+    }
+
 static const struct field message_fields[] = {
     CUSTOM("role", read_role),
     CUSTOM("content", read_content),
@@ -368,6 +374,8 @@ static const struct field message_fields[] = {
     TEXT("reasoning_content", reasoning),
     TEXT("reasoning", reasoning),
     CUSTOM("tool_calls", read_calls),
+    SWITCH(prefix),
+    SWITCH(partial),
     IGNORED("annotations"),
     IGNORED("reasoning_details"),
     IGNORED("cache_control"),
@@ -450,6 +458,8 @@ static int read_message(struct field_reader *r, size_t i, const json_t *value, s
                            "%s.content must be a string or an array of text parts (got null)", within);
     if (m.content.kind == JINJA_UNDEFINED && put_no_content(&inner, &m) < 0)
         return -1;
+    struct params *p = r->out;
+    p->last_is_begun = m.prefix || m.partial; /* the last message's stays */
     return put_message(r, &m, list);
 }
 

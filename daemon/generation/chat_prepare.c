@@ -68,8 +68,8 @@ static struct jinja_value take_begun(struct params *p)
     const struct jinja_value *last = &all->items[all->n - 1];
     const struct jinja_value *role = jinja_dict_find(last->dict, "role", 4);
     const struct jinja_value *content = jinja_dict_find(last->dict, "content", 7);
-    bool begun = p->continues && all->n > 1 && role && jinja_text_is(role->text, "assistant") &&
-                 !jinja_dict_find(last->dict, "tool_calls", 10);
+    bool begun = (p->continues || p->last_is_begun) && all->n > 1 && role &&
+                 jinja_text_is(role->text, "assistant") && !jinja_dict_find(last->dict, "tool_calls", 10);
     if (!begun || !content || content->kind == JINJA_NONE)
         return none;
     if (content->kind == JINJA_LIST) /* the parts of a text */

@@ -36,7 +36,7 @@
 #define GENERATE_MAX_MS       (7u * 24 * 3600 * 1000) /* a week: most of a timeout */
 #define GENERATE_MAX_TOKENS   256                     /* default of /generate */
 #define GENERATE_MAX_CHOICES  128                     /* as OpenAI allows */
-#define GENERATE_MAX_PROMPTS  256  /* prompts times choices in one request for texts */
+#define GENERATE_MAX_PROMPTS  256                     /* prompts times choices in one request for texts */
 #define GENERATE_MAX_INPUTS   2048 /* prompts in one request for vectors, as OpenAI allows */
 /* Tokens and alternatives, about 64 KB and 0.5 ms of writing: no more are written at once. The rest of a
  * reply is written as its client reads it. So that no event of a running stream is larger, tokens without
@@ -95,8 +95,10 @@ struct params {
     size_t n_ids;
     bool has_prompt;
     bool add_special, parse_special;
-    struct chat chat;                   /* messages NULL: none */
-    bool no_tools, one_call, continues; /* the last message, an assistant's, is the begun answer */
+    struct chat chat; /* messages NULL: none */
+    bool no_tools, one_call;
+    bool continues, last_is_begun; /* the body, or the message itself: the last one, an assistant's, is the
+                                      begun answer */
     struct tool_choice choice;
     json_t *tool_list;           /* the functions among the body's tools, while it is prepared; owned */
     struct toolcall_tools tools; /* the tools whose calls are read */

@@ -311,6 +311,38 @@ Test(chat, an_answer_that_the_client_has_begun_is_gone_on_with)
     stop();
 }
 
+/* DeepSeek's and Mistral's word for it, and Moonshot's; in an earlier message it is only a label. */
+Test(chat, a_message_may_say_itself_that_it_is_begun)
+{
+#define SAYS(role, word)                                                                                     \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"" role "\",\"content\":\"On\"," word   \
+    "}]}"
+    static const struct {
+        const char *body, *prompt;
+    } cases[] = {{SAYS("assistant", "\"prefix\":true"), "[a]:On"},
+                 {SAYS("assistant", "\"partial\":true"), "[a]:On"},
+                 {SAYS("assistant", "\"prefix\":false,\"partial\":null"), "[a][On]:"},
+                 {SAYS("user", "\"prefix\":true"), "[a][On]:"},
+                 {"{\"messages\":[{\"role\":\"assistant\",\"content\":\"a\",\"prefix\":true},"
+                  "{\"role\":\"assistant\",\"content\":\"On\"}]}",
+                  "[a][On]:"}};
+    start_template(
+        "{% for m in messages %}[{{ m.content }}]{% endfor %}{% if add_generation_prompt %}:{% endif %}",
+        "auto");
+    script("ce<|endoftext|>");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct reply r = post(CHAT, cases[i].body);
+        cr_assert_eq(r.status, 200, "%s", r.body);
+        expect_prompt(cases[i].prompt);
+        reply_free(&r);
+    }
+    struct reply r = post(CHAT, SAYS("assistant", "\"prefix\":1"));
+    cr_assert_eq(r.status, 400);
+    cr_assert(strstr(r.body, "messages[1].prefix must be true or false"), "%s", r.body);
+    reply_free(&r);
+    stop();
+}
+
 Test(chat, an_answer_that_has_begun_is_no_reasoning_and_has_no_constraint)
 {
     start_template(

@@ -35,6 +35,33 @@ Test(ollama, ollamas_chat_has_arguments_as_an_object)
     stop();
 }
 
+Test(ollama, a_last_message_of_the_assistants_is_gone_on_with)
+{
+#define BEGINS(text, more)                                                                                   \
+    "{\"stream\":false," more "\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\"," \
+    "\"content\":\"" text "\"}]}"
+    static const struct {
+        const char *body, *prompt;
+    } cases[] = {{BEGINS("On", ""), "[a]:On"},
+                 {BEGINS("On", "\"format\":\"\","), "[a]:On"},
+                 {BEGINS("", ""), "[a][]:"}};
+    start_template(
+        "{% for m in messages %}[{{ m.content }}]{% endfor %}{% if add_generation_prompt %}:{% endif %}",
+        "auto");
+    script("ce<|endoftext|>");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct reply r = post("/api/chat", cases[i].body);
+        cr_assert_eq(r.status, 200, "%s", r.body);
+        expect_prompt(cases[i].prompt);
+        reply_free(&r);
+    }
+    /* A constraint is not refused for it, but here for the backend that lacks them. */
+    struct reply r = post("/api/chat", BEGINS("On", "\"format\":\"json\","));
+    cr_assert(strstr(r.body, "the backend cannot constrain texts"), "%s", r.body);
+    reply_free(&r);
+    stop();
+}
+
 Test(ollama, ollamas_stream_is_lines_with_each_call_whole)
 {
     char content[256] = "", thinking[256] = "";
