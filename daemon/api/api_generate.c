@@ -269,6 +269,7 @@ const struct field generate_fields[] = {
     {.name = "seed", .kind = FIELD_U64, .offset = AT(seed), .max = 9007199254740991.0, .given = AT(has_seed)},
     {.name = "stop", .kind = FIELD_CUSTOM, .read = read_stop},
     {.name = "stop_token_ids", .kind = FIELD_CUSTOM, .read = read_stop_ids},
+    FLAG(include_stop_str_in_output),
     FLAG(ignore_eos),
     COUNT(min_tokens, 0, MAX_TOKENS),
     {.name = "logit_bias", .kind = FIELD_CUSTOM, .read = read_bias},

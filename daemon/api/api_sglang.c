@@ -17,6 +17,7 @@ static const struct body_member members[] = {
     {"top_k", "top_k", NEGATIVE_OFF},
     {"sampling_seed", "seed"},
     {"max_thinking_tokens", "thinking_budget", NEGATIVE_NOTHING},
+    {"no_stop_trim", "include_stop_str_in_output"},
 };
 static const struct field_name names[] = {
     {"prompt", "text"},
@@ -41,13 +42,14 @@ static const struct field_name names[] = {
     {"regex", "sampling_params.regex"},
     {"ebnf", "sampling_params.ebnf"},
     {"thinking_budget", "max_thinking_tokens"},
+    {"include_stop_str_in_output", "sampling_params.no_stop_trim"},
     {0},
 };
 /* Where they ask for something. */
 static const char *const refused[] = {
     "input_embeds", "image_data",        "audio_data",           "video_data", "session_id", "session_params",
     "lora_path",    "token_ids_logprob", "return_hidden_states", "background", "cache_salt", "extra_key"};
-static const char *const refused_params[] = {"stop_regex", "structural_tag", "custom_params", "no_stop_trim"};
+static const char *const refused_params[] = {"stop_regex", "structural_tag", "custom_params"};
 /* Without effect on the text. */
 static const char *const labels[] = {"spaces_between_special_tokens", "stream_interval"};
 

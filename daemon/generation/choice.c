@@ -37,6 +37,7 @@ int choice_open(struct choice *c, struct api_error *err)
         memcpy(stops, c->index ? c->g->choices->text.stops : c->g->p.stops, n_stops * sizeof *stops);
     if (text_open(&c->text, a, stops, n_stops) < 0)
         return api_out_of_memory(err);
+    c->text.keeps_stop = c->g->p.include_stop_str_in_output;
     return c->g->dialect->event ? answer_open(c, err) : 0;
 }
 
@@ -50,14 +51,15 @@ static bool is_stop_id(const struct generation *g, int32_t token)
     return false;
 }
 
-/* A token that ends the text is no part of it. */
+/* Tells if a token that ends the text is no part of it. */
 static bool ends_text(const struct choice *c, uint32_t i)
 {
     const struct generation *g = c->g;
     int32_t token = c->e.out[i].token;
     if (i + 1 <= g->p.min_tokens)
         return false;
-    return is_stop_id(g, token) || (!g->p.ignore_eos && tokenizer_is_end(g->model->tokenizer, token));
+    return (is_stop_id(g, token) && !c->text.keeps_stop) ||
+           (!g->p.ignore_eos && tokenizer_is_end(g->model->tokenizer, token));
 }
 
 static void take_token(struct choice *c)

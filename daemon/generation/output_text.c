@@ -56,7 +56,7 @@ static const struct text_stop *step(struct text *t, char c)
 static size_t held_back(const struct text *t)
 {
     uint32_t held = 0;
-    for (uint32_t i = 0; i < t->n_stops; i++)
+    for (uint32_t i = 0; i < t->n_stops && !t->keeps_stop; i++)
         if (t->stops[i].state > held)
             held = t->stops[i].state;
     return held;
@@ -73,7 +73,7 @@ static bool scan(struct text *t)
         if (found) {
             assert(t->scanned >= found->len);
             t->matched = found;
-            t->out.len = t->scanned - found->len;
+            t->out.len = t->scanned - (t->keeps_stop ? 0 : found->len);
             t->scanned = t->safe = t->out.len;
             return true;
         }

@@ -2,8 +2,9 @@
  * Bytes of tokens become whole UTF-8 characters; stop strings are matched over the boundaries of tokens, byte
  * by byte, so the answer does not depend on how the text was cut into tokens: the stop string that is
  * complete first ends the text, which is cut before it (of two complete at the same byte, the longer one).
- * Bytes that might still become a stop string are held back. Cost: one step of a Knuth-Morris-Pratt automaton
- * per byte and stop string, however long it is. Thread: loop. Memory: the arena's. */
+ * Bytes that might still become a stop string are held back, unless the text keeps it. Cost: one step of a
+ * Knuth-Morris-Pratt automaton per byte and stop string, however long it is. Thread: loop. Memory: the
+ * arena's. */
 #pragma once
 #include "base/buf.h"
 #include "tokenizer/tokenizer.h"
@@ -19,7 +20,8 @@ struct text_stop {
 
 struct text {
     struct tokenizer_decoder decoder;
-    struct buf out; /* whole characters so far; after a match, up to the stop string */
+    bool keeps_stop; /* the stop string is part of the text: set after text_open() */
+    struct buf out;  /* whole characters so far; after a match, up to the stop string or its end */
     size_t scanned;
     size_t safe; /* bytes of `out` that no stop string can take back any more */
     struct text_stop *stops;

@@ -89,6 +89,31 @@ DAEMON_TEST(generate, a_stop_string_cuts_the_text_before_it)
     free(whole);
 }
 
+DAEMON_TEST(generate, what_ended_a_text_is_part_of_it_on_request)
+{
+#define KEPT                                                                                                 \
+    "{\"prompt\":\"Once upon a "                                                                             \
+    "time\",\"temperature\":0,\"include_stop_str_in_output\":true,\"max_tokens\":20"
+    json_t *root = generate(KEPT ",\"stop\":\"lit\"}"); /* the token is longer */
+    cr_assert_str_eq(json_text(root, "text"), ", there was a lit");
+    cr_assert_str_eq(json_text(root, "stop"), "lit");
+    json_decref(root);
+    root = generate(KEPT ",\"stop_token_ids\":[389]}");
+    cr_assert_str_eq(json_text(root, "text"), ", there was a little");
+    json_decref(root);
+    struct events e;
+    struct reply r = post("/generate", KEPT ",\"stream\":true,\"stop\":\"was a lit\"}");
+    char text[128] = "";
+    events_read(&e, &r);
+    for (size_t i = 0; i < e.n; i++)
+        strcat(text, json_text(e.data[i], "text"));
+    cr_assert_str_eq(text, ", there was a lit");
+    cr_assert_str_eq(json_text(e.data[1], "text"), " there");
+    cr_assert_str_eq(json_text(e.data[2], "text"), " was", "nothing is held back");
+    reply_free(&r);
+    events_free(&e);
+}
+
 DAEMON_TEST(generate, max_tokens_0_only_fills_the_cache)
 {
     json_t *root = generate("{\"prompt\":\"Once upon a time\",\"max_tokens\":0}");

@@ -262,7 +262,7 @@ DAEMON_TEST(openai, what_clients_of_other_servers_add_passes_where_it_asks_for_n
     static const char *const refused[][2] = {
         {"\"skip_special_tokens\":false", "skip_special_tokens must be true"},
         {"\"truncate_prompt_tokens\":5", "truncate_prompt_tokens is not supported (got 5)"},
-        {"\"include_stop_str_in_output\":true", "include_stop_str_in_output is not supported"},
+        {"\"include_stop_str_in_output\":1", "include_stop_str_in_output must be true or false"},
         {"\"length_penalty\":2", "length_penalty must be 1"},
         {"\"use_beam_search\":true", "use_beam_search is not supported"},
         {"\"top_k\":-2", "top_k must be between -1 and"},

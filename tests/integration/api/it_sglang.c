@@ -41,6 +41,9 @@ DAEMON_TEST(sglang, what_ended_a_text_is_matched)
     cr_assert_str_eq(json_text(root, "meta_info.finish_reason.type"), "stop");
     cr_assert_str_eq(json_text(root, "meta_info.finish_reason.matched"), " little");
     json_decref(root);
+    root = post_ok(ROUTE, "{" ASK ",\"stop\":[\" little\"],\"no_stop_trim\":true}}");
+    cr_assert_str_eq(json_text(root, "text"), ", there was a little");
+    json_decref(root);
     root = post_ok(ROUTE, "{" ASK ",\"stop_token_ids\":[282]}}");
     cr_assert_str_eq(json_text(root, "text"), ", there");
     cr_assert_eq(json_number(root, "meta_info.finish_reason.matched"), 282);

@@ -178,3 +178,14 @@ Test(text, every_cut_of_a_periodic_text_gives_the_same_answer)
         finish(&r, "abab", "ababc");
     }
 }
+
+Test(text, a_text_that_keeps_its_stop_string_ends_with_it_and_holds_nothing_back)
+{
+    struct run r;
+    open_run(&r, (const char *const[]){"abc", "bcd", NULL});
+    r.t.keeps_stop = true;
+    cr_assert(!add(&r, "xab"));
+    cr_assert_eq(r.n_seen, 3, "what may become a stop string is shown");
+    cr_assert(add(&r, "cde"));
+    finish(&r, "xabc", "abc");
+}
