@@ -62,6 +62,7 @@ static int read_norm(struct field_reader *r, const struct field *f, const json_t
          .given = AT(has_queue_timeout_ms)},                                                                 \
         {.name = "priority", .kind = FIELD_I32, .offset = AT(priority), .min = -100, .max = 100},            \
         {.name = "add_special", .kind = FIELD_BOOL, .offset = AT(add_special)},                              \
+        {.name = "truncate_prompt_tokens", .kind = FIELD_CUSTOM, .read = read_truncation},                   \
     {                                                                                                        \
         .name = "cache_prompt", .kind = FIELD_BOOL, .offset = AT(cache_prompt)                               \
     }

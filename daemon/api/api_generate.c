@@ -234,6 +234,18 @@ int read_max_tokens(struct field_reader *r, const struct field *f, const json_t 
     return 0;
 }
 
+int read_truncation(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    int64_t n;
+    if (field_integer(r, f->name, value, -1, MAX_TOKENS, &n) < 0)
+        return -1;
+    if (n == 0)
+        return api_invalid(r->err, f->name, "%s must be -1 or at least 1 (got 0)", f->name);
+    p->truncate_prompt_tokens = (int32_t)n;
+    return 0;
+}
+
 static int read_logprobs(struct field_reader *r, const struct field *f, const json_t *value)
 {
     struct params *p = r->out;
@@ -277,6 +289,7 @@ const struct field generate_fields[] = {
     COUNT(prompt_logprobs, 0, STEP_MAX_TOP),
     COUNT(n, 1, GENERATE_MAX_CHOICES),
     FLAG(stream),
+    CUSTOM(truncate_prompt_tokens, read_truncation),
     FLAG(add_special),
     FLAG(parse_special),
     FLAG(cache_prompt),

@@ -21,6 +21,7 @@ static const struct body_member members[] = {
     {"frequency_penalty", "frequency_penalty"},
     {"seed", "seed"},
     {"stop", "stop"},
+    {"truncate", "truncate_prompt_tokens"},
     {"top_n_tokens", "logprobs"},
     {"return_full_text", "echo"},
     {"details", "details"},
@@ -37,6 +38,7 @@ static const struct field_name names[] = {
     {"frequency_penalty", "parameters.frequency_penalty"},
     {"seed", "parameters.seed"},
     {"stop", "parameters.stop"},
+    {"truncate_prompt_tokens", "parameters.truncate"},
     {"logprobs", "parameters.top_n_tokens"},
     {"echo", "parameters.return_full_text"},
     {"details", "parameters.details"},
@@ -45,8 +47,7 @@ static const struct field_name names[] = {
     {0},
 };
 /* Fields of TGI that Hearth does not support; values that request nothing pass. */
-static const char *const refused[] = {"adapter_id", "best_of", "decoder_input_details", "truncate",
-                                      "watermark"};
+static const char *const refused[] = {"adapter_id", "best_of", "decoder_input_details", "watermark"};
 
 static bool asks(const json_t *value)
 {

@@ -129,7 +129,6 @@ const struct field openai_extras[] = {
     INERT("return_token_ids"),
     INERT("return_tokens"),
     INERT("return_tokens_as_token_ids"),
-    INERT("truncate_prompt_tokens"),
     INERT("use_beam_search"),
     INERT("vllm_xargs"),
     {0},

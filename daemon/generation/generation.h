@@ -135,6 +135,7 @@ struct params {
     struct banned_field banned;
     struct sampling sampling; /* filters that the decoder lacks */
 
+    int32_t truncate_prompt_tokens; /* the prompt's last tokens that stay; -1: all that fit; 0: it is whole */
     struct infill infill;
     bool echoes;
     struct embed_params embed;
@@ -295,6 +296,8 @@ void generation_read_model(struct request *r, char *name, size_t room);
 int read_model_name(struct field_reader *r, const struct field *f, const json_t *value);
 /* max_tokens, under any of its names; given under two names it must be the same. */
 int read_max_tokens(struct field_reader *r, const struct field *f, const json_t *value);
+/* truncate_prompt_tokens: -1, or 1 and more. */
+int read_truncation(struct field_reader *r, const struct field *f, const json_t *value);
 
 /* generation_model.c: finds the model that the body names, waits for it and begins. */
 void generation_find_model(struct generation *g);

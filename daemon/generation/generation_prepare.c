@@ -106,7 +106,7 @@ int generation_encode(struct generation *g, const char *text, size_t len, struct
     size_t n_ctx = g->model->n_ctx;
     size_t longest = tokenizer_max_piece(t), n = 0, n_before = g->p.n_ids;
     size_t at_least = n_before + (len + longest - 1) / (longest ? longest : 1);
-    bool cuts = g->p.embed.truncates;
+    bool cuts = g->p.embed.truncates || g->p.truncate_prompt_tokens;
     if (at_least > n_ctx && !cuts)
         return context_exceeded(g, err, at_least, true);
     if (len > limits_of[g->effort].text)
@@ -118,7 +118,7 @@ int generation_encode(struct generation *g, const char *text, size_t len, struct
         return context_exceeded(g, err, n_ctx + 1, true);
     if (rc < 0)
         return rc == -ENOMEM ? api_out_of_memory(err) : api_invalid(err, prompt_param(g), "%s", words.text);
-    if (cuts && n > n_ctx) { /* the last token, which may end the text, stays the last */
+    if (g->p.embed.truncates && n > n_ctx) { /* the last token, which may end the text, stays the last */
         ids[n_ctx - 1] = ids[n - 1];
         n = n_ctx;
     }
@@ -130,6 +130,28 @@ int generation_encode(struct generation *g, const char *text, size_t len, struct
 int generation_too_long(struct generation *g, struct api_error *err)
 {
     return context_exceeded(g, err, (size_t)g->model->n_ctx + 1, true);
+}
+
+/* Leaves the prompt's last tokens, as many as the client wants; the tokenizer's BOS before them stays. */
+static int truncate_prompt(struct generation *g, const struct prompt *out, struct api_error *err)
+{
+    struct params *p = &g->p;
+    const struct tokenizer *t = g->model->tokenizer;
+    size_t n_ctx = g->model->n_ctx;
+    size_t reserve = g->dialect->embeds ? 0 : p->has_max_tokens ? p->max_tokens : 1;
+    size_t most = p->truncate_prompt_tokens > 0 ? (size_t)p->truncate_prompt_tokens
+                  : reserve < n_ctx             ? n_ctx - reserve
+                                                : 1;
+    if (!p->truncate_prompt_tokens || p->n_ids <= most)
+        return 0;
+    if (out->echo)
+        return api_invalid(err, "truncate_prompt_tokens", "a prompt that is echoed cannot be truncated");
+    int32_t first = p->ids[0];
+    p->ids += p->n_ids - most;
+    p->n_ids = most;
+    if (tokenizer_adds_bos(t) && first == tokenizer_bos(t))
+        p->ids[0] = first;
+    return 0;
 }
 
 static int make_ids(struct generation *g, struct prompt *out, struct api_error *err)
@@ -147,6 +169,8 @@ static int make_ids(struct generation *g, struct prompt *out, struct api_error *
     if (!p->n_ids)
         return api_invalid(err, prompt_param(g), "%s gives an empty prompt: at least one token is needed",
                            prompt_param(g));
+    if (truncate_prompt(g, out, err) < 0)
+        return -1;
     out->ids = p->ids;
     out->n_ids = (uint32_t)p->n_ids;
     return 0;

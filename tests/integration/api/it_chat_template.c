@@ -119,6 +119,7 @@ Test(chat_template, the_begin_of_a_text_comes_once_whether_the_template_writes_i
                             SET_STR("tokenizer.chat_template", templates[i])));
         daemon_start((const char *[]){"--model", model, NULL});
         expect_prompt(MESSAGES(SAID("user", "a b")), "a b");
+        expect_prompt("\"truncate_prompt_tokens\":5," MESSAGES(SAID("user", "a b c d")), " c d");
         end();
     }
 }

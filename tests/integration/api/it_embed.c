@@ -147,6 +147,16 @@ DAEMON_TEST(embed, ids_are_taken_as_texts_are_and_long_texts_are_cut_where_that_
     root = post_ok("/api/embed", body);
     cr_assert_eq(json_number(root, "prompt_eval_count"), 1024);
     json_decref(root);
+    free(body);
+    cr_assert_gt(asprintf(&body, "{\"truncate_prompt_tokens\":-1,\"input\"%s", text + strlen("{\"prompt\"")),
+                 0);
+    root = post_ok(EMBED, body);
+    cr_assert_eq(json_number(root, "usage.prompt_tokens"), 1024);
+    json_decref(root);
+    root = post_ok(EMBED, "{\"input\":[[424,440,7],[1],[5,440,7]],\"truncate_prompt_tokens\":2}");
+    cr_assert_eq(json_number(root, "usage.prompt_tokens"), 5);
+    cr_assert(json_equal(json_at(root, "data.0.embedding"), json_at(root, "data.2.embedding")));
+    json_decref(root);
     free(text);
     free(body);
 }

@@ -114,6 +114,45 @@ DAEMON_TEST(generate, what_ended_a_text_is_part_of_it_on_request)
     events_free(&e);
 }
 
+/* Checks that the text is that of another prompt, with as many tokens. */
+static void same_as_of(const char *body, const char *other)
+{
+    json_t *a = generate(body), *b = generate(other);
+    cr_assert_str_eq(json_text(a, "text"), json_text(b, "text"));
+    cr_assert_eq(json_number(a, "usage.prompt_tokens"), json_number(b, "usage.prompt_tokens"), "%s", body);
+    json_decref(a);
+    json_decref(b);
+}
+
+DAEMON_TEST(generate, a_truncated_prompt_is_its_last_tokens)
+{
+#define LAST(n, more) "{\"temperature\":0,\"truncate_prompt_tokens\":" n more
+    same_as_of(LAST("2", ",\"max_tokens\":9,\"prompt\":[424,440,258,397]}"),
+               "{\"temperature\":0,\"max_tokens\":9,\"prompt\":[258,397]}");
+    same_as_of(LAST("2", ",\"max_tokens\":9,\"prompt\":\"Once upon a time\"}"),
+               "{\"temperature\":0,\"max_tokens\":9,\"prompt\":[258,397]}");
+    same_as_of(LAST("4", ",\"max_tokens\":9,\"prompt\":\"Once upon a time\"}"),
+               "{\"temperature\":0,\"max_tokens\":9,\"prompt\":[424,440,258,397]}");
+    char *body = long_prompt("One day a cat sat. ", 1000, ",\"max_tokens\":24,\"truncate_prompt_tokens\":-1");
+    json_t *root = generate(body); /* 5,000 tokens, of which the context has room for 1,000 */
+    cr_assert_eq(json_number(root, "usage.prompt_tokens"), 1000);
+    json_decref(root);
+    free(body);
+    body = long_prompt("One day a cat sat. ", 1000, ",\"truncate_prompt_tokens\":-1");
+    root = generate(body);
+    cr_assert_eq(json_number(root, "usage.prompt_tokens"), 1023);
+    cr_assert_eq(json_number(root, "usage.completion_tokens"), 1);
+    json_decref(root);
+    free(body);
+    root = post_ok(
+        "/v1/chat/completions",
+        LAST("5", ",\"max_tokens\":1,\"messages\":[{\"role\":\"user\",\"content\":\"a b c d e f\"}]}"));
+    cr_assert_eq(json_number(root, "usage.prompt_tokens"), 5);
+    json_decref(root);
+    expect_words(post("/v1/completions", LAST("2", ",\"echo\":true,\"prompt\":\"Once upon a time\"}")), 400,
+                 "invalid_request", "a prompt that is echoed cannot be truncated");
+}
+
 DAEMON_TEST(generate, max_tokens_0_only_fills_the_cache)
 {
     json_t *root = generate("{\"prompt\":\"Once upon a time\",\"max_tokens\":0}");

@@ -261,7 +261,8 @@ DAEMON_TEST(openai, what_clients_of_other_servers_add_passes_where_it_asks_for_n
     };
     static const char *const refused[][2] = {
         {"\"skip_special_tokens\":false", "skip_special_tokens must be true"},
-        {"\"truncate_prompt_tokens\":5", "truncate_prompt_tokens is not supported (got 5)"},
+        {"\"truncate_prompt_tokens\":0", "truncate_prompt_tokens must be -1 or at least 1 (got 0)"},
+        {"\"truncate_prompt_tokens\":-2", "truncate_prompt_tokens must be between -1 and"},
         {"\"include_stop_str_in_output\":1", "include_stop_str_in_output must be true or false"},
         {"\"length_penalty\":2", "length_penalty must be 1"},
         {"\"use_beam_search\":true", "use_beam_search is not supported"},
