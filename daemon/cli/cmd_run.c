@@ -310,6 +310,11 @@ static const char *end_name(enum engine_finish finish)
     }
 }
 
+static const char *tokens(uint32_t n) /* as wide for one */
+{
+    return n == 1 ? "token " : "tokens";
+}
+
 static void print_timings(const struct runtime *r, const struct engine_request *q)
 {
     uint32_t n = atomic_load(&q->n_out);
@@ -318,12 +323,12 @@ static void print_timings(const struct runtime *r, const struct engine_request *
     runtime_describe(r, device, sizeof device);
     fprintf(stderr, "\n%s · %s\n", model_config(r->model)->name, device);
     if (q->first_ns)
-        fprintf(stderr, "prompt   %6u tokens  %9.1f ms  %9.1f tokens/s\n", q->n_prompt,
+        fprintf(stderr, "prompt   %6u %s  %9.1f ms  %9.1f tokens/s\n", q->n_prompt, tokens(q->n_prompt),
                 (double)(q->first_ns - q->started_ns) / 1e6,
                 per_second(q->n_prompt, q->started_ns, q->first_ns));
     else
-        fprintf(stderr, "prompt   %6u tokens, %u of them computed, no text\n", q->n_prompt,
-                atomic_load(&q->n_prompt_done));
+        fprintf(stderr, "prompt   %6u token%s, %u of them computed, no text\n", q->n_prompt,
+                q->n_prompt == 1 ? "" : "s", atomic_load(&q->n_prompt_done));
     if (n > 1)
         fprintf(stderr, "text     %6u tokens  %9.1f ms  %9.1f tokens/s\n", n,
                 (double)(q->done_ns - q->first_ns) / 1e6, per_second(n - 1, q->first_ns, q->done_ns));

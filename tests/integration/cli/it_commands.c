@@ -95,6 +95,12 @@ Test(commands, run_writes_no_command_to_a_terminal)
     expect_in(text, "\\x04");
 }
 
+Test(commands, run_counts_one_token_as_one)
+{
+    cr_assert_eq(PROCESS_RUN(&p, "run", "--model", PROCESS_MODEL, "-n", "1", "Once"), 0);
+    expect_in(p.stderr_text, "prompt        1 token  ");
+}
+
 Test(commands, run_with_a_seed_repeats_itself)
 {
     struct process other;
