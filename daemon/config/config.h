@@ -136,6 +136,8 @@ bool config_is_model(const char *argument);
 bool config_is_set(const struct config *c, const char *key);
 /* Every key with value and origin, as a file that reads back to the same; secrets are masked. */
 void config_print(const struct config *c, FILE *f);
+/* The names of the keys that differ in the two, with commas between them, as far as there is room. */
+void config_changes(const struct config *a, const struct config *b, char *out, size_t room);
 /* The flags as --help shows them. */
 void config_help(FILE *f);
 /* The commented sample: every key at its default. config/hearthd.conf is this text. */

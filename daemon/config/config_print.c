@@ -42,6 +42,29 @@ void config_print(const struct config *c, FILE *f)
     }
 }
 
+static bool differs(const struct config *a, const struct config *b, const struct config_key *key)
+{
+    char *before = config_format(a, key), *now = config_format(b, key);
+    bool yes = before && now && strcmp(before, now) != 0;
+
+    free(before);
+    free(now);
+    return yes;
+}
+
+void config_changes(const struct config *a, const struct config *b, char *out, size_t room)
+{
+    size_t n = 0;
+
+    *out = '\0';
+    for (size_t i = 0; i < config_n_keys; i++) {
+        const char *name = config_keys[i].name;
+        if (!differs(a, b, &config_keys[i]) || n + strlen(name) + 2 >= room)
+            continue;
+        n += (size_t)snprintf(out + n, room - n, "%s%s", n ? ", " : "", name);
+    }
+}
+
 /* `text` at column `indent`, broken at spaces before column `width`; the first line is begun already. */
 static void print_wrapped(FILE *f, const char *text, int indent, int width, const char *margin)
 {

@@ -45,6 +45,7 @@ enum phase {
 
 struct serve {
     struct config *cfg;
+    struct config as_read;         /* *cfg before it was fitted to the machine; its strings are cfg's */
     struct config_arguments *args; /* SIGHUP reads them again */
     char path[PATH_MAX];
     struct notify notify;
@@ -418,6 +419,17 @@ static void *checked_realloc(void *p, size_t size)
 
 /* ---- starting ---- */
 
+/* A key that was changed for nothing would go unnoticed until the next restart. */
+static void warn_of_changes(struct serve *s, const struct config *again)
+{
+    char names[1024];
+
+    s->as_read.log_level = again->log_level;
+    config_changes(&s->as_read, again, names, sizeof names);
+    if (*names)
+        log_warn("SIGHUP: changed, and in force only after a restart: %s", names);
+}
+
 static void on_reload(uv_signal_t *handle, int number)
 {
     struct serve *s = handle->data;
@@ -430,9 +442,9 @@ static void on_reload(uv_signal_t *handle, int number)
     if (config_load(&again, s->args, &err) < 0) {
         log_error("SIGHUP: %s; nothing was changed", err.text);
     } else {
-        log_info("SIGHUP: log_level is now %s; key files and certificate are read again; other keys need a "
-                 "restart",
+        log_info("SIGHUP: log_level is now %s; key files and certificate are read again",
                  config_log_level_name(again.log_level));
+        warn_of_changes(s, &again);
         log_set_level((enum log_level)again.log_level);
         server_reload(s->server);
     }
@@ -660,6 +672,7 @@ int serve(struct config *cfg, struct config_arguments *args)
 {
     static struct serve s;
     s.cfg = cfg;
+    s.as_read = *cfg;
     s.args = args;
     s.notify.fd = -1;
     s.notice.percent = UINT32_MAX;

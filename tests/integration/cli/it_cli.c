@@ -648,6 +648,27 @@ Test(cli, sighup_reads_the_log_level_again)
     unlink(path);
 }
 
+Test(cli, sighup_names_the_changed_keys_that_need_a_restart)
+{
+    static const char before[] = "slots = 2\nhost = 127.0.0.1\n",
+                      after[] = "slots = 3\nhost = 127.0.0.1\nqueue_limit = 7\nlog_level = debug\n";
+    const char *path = file_with(before, sizeof before - 1);
+    const char *const args[] = {"--config", path, NULL};
+    process_serve(&p, &(struct process_start){.args = args});
+    process_signal(&p, SIGHUP);
+    process_expect(&p, "certificate are read again\n");
+    int fd = open(path, O_WRONLY | O_TRUNC);
+    cr_assert_eq(write(fd, after, sizeof after - 1), (ssize_t)sizeof after - 1);
+    close(fd);
+    process_signal(&p, SIGHUP);
+    process_expect(&p, "in force only after a restart: slots, queue_limit\n");
+    process_signal(&p, SIGTERM);
+    cr_assert_eq(process_wait(&p), 0);
+    const char *first = strstr(p.stderr_text, "only after a restart");
+    cr_assert_null(strstr(first + 1, "only after a restart"), "%s", p.stderr_text);
+    unlink(path);
+}
+
 Test(cli, sigusr1_and_sigusr2_are_ignored)
 {
     static char reply[1 << 16];

@@ -516,6 +516,25 @@ Test(config, print_says_where_each_value_came_from)
     config_free(&c);
 }
 
+Test(config, changes_are_named_as_far_as_there_is_room)
+{
+    struct config a, b;
+    char names[64], few[12];
+    cr_assert_eq(config_defaults(&a, NULL), 0);
+    cr_assert_eq(config_defaults(&b, NULL), 0);
+    config_changes(&a, &b, names, sizeof names);
+    cr_assert_str_eq(names, "");
+    cr_assert_eq(config_set(&b, "port", "81", NULL), 0);
+    cr_assert_eq(config_set(&b, "cors_origins", "http://a, http://b", NULL), 0);
+    cr_assert_eq(config_set(&b, "n_ctx", "77", NULL), 0);
+    config_changes(&a, &b, names, sizeof names);
+    cr_assert_str_eq(names, "port, cors_origins, n_ctx");
+    config_changes(&a, &b, few, sizeof few);
+    cr_assert_str_eq(few, "port, n_ctx");
+    config_free(&a);
+    config_free(&b);
+}
+
 Test(config, what_print_writes_reads_back_to_the_same)
 {
     char *argv[] = {"--max-body=5M", "--threads=3", "--executor=eager", "--model=/a b.gguf",
