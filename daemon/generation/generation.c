@@ -585,6 +585,14 @@ static void finish(struct generation *g)
         finish_well(g);
 }
 
+/* Tells if the request's time is over. Those that the engine has end by it as well. */
+static bool is_late(const struct choice *c)
+{
+    const struct engine_request *e = &c->e;
+    return (e->finish == ENGINE_TIMEOUT || e->finish == ENGINE_QUEUE_TIMEOUT) && e->deadline_ns &&
+           e->done_ns >= e->deadline_ns;
+}
+
 /* One has ended and others go on, unless it has failed. A text that was cut short waits for the end of all:
  * it may have nothing to show. */
 static void finish_one(struct choice *c)
@@ -595,6 +603,8 @@ static void finish_one(struct choice *c)
     } else if (choice_ended_well(c)) {
         choice_end(c);
         show_news(g);
+    } else if (is_late(c) && !g->dialect->embeds) {
+        end_unsubmitted(g, ENGINE_QUEUE_TIMEOUT);
     } else if (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE ||
                c->e.finish == ENGINE_STUCK || c->e.finish == ENGINE_QUEUE_TIMEOUT || g->dialect->embeds) {
         cancel_choices(g);

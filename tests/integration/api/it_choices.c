@@ -251,7 +251,8 @@ DAEMON_TEST(choices, a_client_that_leaves_ends_all_of_them, SLOW)
     cr_assert_eq(stat_number("requests.cancelled"), 1);
 }
 
-DAEMON_TEST(choices, a_deadline_ends_those_that_still_run, SLOW)
+/* Of `count` texts some may still wait for a slot. */
+static void expect_late(size_t count)
 {
     struct reply r;
     int n = 0;
@@ -259,8 +260,8 @@ DAEMON_TEST(choices, a_deadline_ends_those_that_still_run, SLOW)
     for (int ms = 1000; n++, ms <= 32000; ms *= 2, reply_free(&r)) {
         char body[128];
         snprintf(body, sizeof body,
-                 "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true,\"n\":8,\"timeout_ms\":%d}",
-                 ms);
+                 "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true,\"n\":%zu,\"timeout_ms\":%d}",
+                 count, ms);
         r = post("/generate", body);
         if (r.status != 504)
             break;
@@ -268,8 +269,19 @@ DAEMON_TEST(choices, a_deadline_ends_those_that_still_run, SLOW)
     cr_assert_eq(r.status, 200, "%d", r.status);
     json_t *root = reply_json(&r);
     reply_free(&r);
-    for (size_t i = 0; i < 8; i++)
+    cr_assert_eq(json_array_size(json_at(root, "choices")), count);
+    for (size_t i = 0; i < count; i++)
         cr_assert_str_eq(json_text(json_array_get(json_at(root, "choices"), i), "finish_reason"), "timeout");
     json_decref(root);
     cr_assert_eq(stat_number("requests.timed_out"), n);
+}
+
+DAEMON_TEST(choices, a_deadline_ends_those_that_still_run, SLOW)
+{
+    expect_late(8);
+}
+
+DAEMON_TEST(choices, a_deadline_ends_those_that_wait_for_a_slot_too, SLOW, "--slots", "2")
+{
+    expect_late(30);
 }
