@@ -212,8 +212,8 @@ static void expect_long_lists(size_t n)
     cr_assert_eq(pclose(f), 0);
 }
 
-/* The pool reads a directory of many files: the list that asks for it is that of before, and no client waits
- * for thousands of files. A request finds its model at once. */
+/* The pool reads a directory of many files: the list that asks for it does not wait, and has what was known
+ * before, and what is known by the time its end is written. A request finds its model at once. */
 Test(models, many_files_are_not_read_on_the_loop)
 {
     char path[200];
@@ -227,7 +227,7 @@ Test(models, many_files_are_not_read_on_the_loop)
     daemon_start((const char *[]){"--model", "", "--models", admin_dir, NULL});
     admin_copy(QWEN, "new.gguf", SIZE_MAX);
     struct reply r = get("/v1/models");
-    cr_assert(r.status == 200 && strstr(r.body, "\"id\":\"m999\"") && !strstr(r.body, "\"id\":\"new\""));
+    cr_assert(r.status == 200 && strstr(r.body, "\"id\":\"m999\""));
     reply_free(&r);
     wait_state("new", "file");
     expect_long_lists(1000 + 2);
