@@ -12,9 +12,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SUFFIX  ".gguf"
-#define PART    "-00001-of-00001" /* the form of a part's number */
-#define TICK_MS 100               /* more than the resolution of the kernel's times of files */
+#define SUFFIX    ".gguf"
+#define PART      "-00001-of-00001" /* the form of a part's number */
+#define MOST_TOLD 8                 /* files that are left out, each in a line of the log */
+#define TICK_MS   100               /* more than the resolution of the kernel's times of files */
 
 static bool is_digits(const char *s, size_t n)
 {
@@ -91,13 +92,31 @@ void model_dir_look(struct model_dir *d, int number)
 
 /* ---- reading a directory ---- */
 
+/* Resolves the name of a model; NULL, or why it is left out. */
+static const char *resolve(const char *path, const char *name, char file[PATH_MAX], struct stat *st)
+{
+    char asked[PATH_MAX];
+    if (snprintf(asked, sizeof asked, "%s/%s", path, name) >= (int)sizeof asked)
+        return strerror(ENAMETOOLONG);
+    if (!realpath(asked, file) || stat(file, st) < 0)
+        return strerror(errno);
+    if (!model_file_is_below(path, file))
+        return "a link leads out of the directory";
+    if (!S_ISREG(st->st_mode))
+        return "it is not a regular file";
+    if (!name_length(strrchr(file, '/') + 1))
+        return "a link leads to a file without its name";
+    return access(file, R_OK) < 0 ? strerror(errno) : NULL;
+}
+
 static void scan_file(struct model_dir_scan *s, const char *path, const char *name)
 {
-    char asked[PATH_MAX], file[PATH_MAX];
+    char file[PATH_MAX];
     struct stat st;
-    if (snprintf(asked, sizeof asked, "%s/%s", path, name) >= (int)sizeof asked || !realpath(asked, file) ||
-        !model_file_is_below(path, file) || stat(file, &st) < 0 || !S_ISREG(st.st_mode) ||
-        access(file, R_OK) < 0 || !name_length(strrchr(file, '/') + 1))
+    const char *why = resolve(path, name, file, &st);
+    if (why && s->tells && s->n_left_out++ < MOST_TOLD)
+        log_warn("%s/%s is left out: %s", path, name, why);
+    if (why)
         return;
     if (!(s->n & (s->n - 1))) { /* a power of two: there is no more room */
         struct model_dir_file *more = realloc(s->files, 2 * ((size_t)s->n + 1) * sizeof *more);
@@ -128,10 +147,9 @@ static int by_path(const void *a, const void *b)
     return strcmp(((const struct model_dir_file *)a)->file, ((const struct model_dir_file *)b)->file);
 }
 
-void model_dir_scan(struct model_dir_scan *s, const char *path, int most)
+static void scan(struct model_dir_scan *s, const char *path, int most)
 {
     struct stat st;
-    *s = (struct model_dir_scan){0};
     DIR *dir = opendir(path);
     if (!dir)
         return;
@@ -148,6 +166,12 @@ void model_dir_scan(struct model_dir_scan *s, const char *path, int most)
     closedir(dir);
     if (s->n)
         qsort(s->files, (size_t)s->n, sizeof *s->files, by_path);
+}
+
+void model_dir_scan(struct model_dir_scan *s, const char *path, int most)
+{
+    *s = (struct model_dir_scan){0};
+    scan(s, path, most);
 }
 
 void model_dir_scan_free(struct model_dir_scan *s)
@@ -353,7 +377,11 @@ int model_dir_open(struct model_dir *d, const char *path, struct error *err)
     d->path = strdup(resolved);
     if (!d->path)
         return error_set(err, -ENOMEM, "models %s: out of memory", path);
-    model_dir_read(d);
+    struct model_dir_scan s = {.tells = true};
+    scan(&s, resolved, INT_MAX);
+    if (s.n_left_out > MOST_TOLD)
+        log_warn("%d more are left out", s.n_left_out - MOST_TOLD);
+    model_dir_take(d, &s);
     number_by_name(d);
     return 0;
 }

@@ -1,9 +1,10 @@
 /* model_dir.h - the models of a directory by name: its .gguf files, of a split model the first part. It
- * leaves out files that a link leads out of the directory, and files that cannot be named: a name that is no
- * UTF-8, or another file's. A scan reads a directory, which takes about 20 us a file and on a network file
- * system any time; taking it into the list takes a fraction of 1 us a file, since only new files are sorted
- * in, and no call of the system. Thread: a scan's any; a list's any, one at a time. Memory: entries live
- * until model_dir_free(); their numbers stay. */
+ * leaves out files that cannot be read, files that a link leads out of the directory, and files that cannot
+ * be named: a name that is no UTF-8, or another file's. The log says which, of the first two at the start
+ * alone, since clients look for names. A scan reads a directory, which takes about 20 us a file and on a
+ * network file system any time; taking it into the list takes a fraction of 1 us a file, since only new files
+ * are sorted in, and no call of the system. Thread: a scan's any; a list's any, one at a time. Memory:
+ * entries live until model_dir_free(); their numbers stay. */
 #pragma once
 #include "base/error.h"
 
@@ -39,6 +40,8 @@ struct model_dir_scan {
     } * files;
     int n;
     bool whole; /* it could be read to its end */
+    bool tells; /* logs what it leaves out */
+    int n_left_out;
     struct timespec changed;
 };
 

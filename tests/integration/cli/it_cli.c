@@ -648,6 +648,24 @@ Test(cli, sighup_reads_the_log_level_again)
     unlink(path);
 }
 
+/* A link as into a cache elsewhere, one to nothing, and a directory with the name of a model. */
+Test(cli, models_that_are_left_out_are_named_at_start)
+{
+    char dir[] = "/tmp/hearth-it-cli-XXXXXX", path[3][64];
+    cr_assert_not_null(mkdtemp(dir));
+    for (int i = 0; i < 3; i++)
+        snprintf(path[i], sizeof path[i], "%s/%c.gguf", dir, 'a' + i);
+    cr_assert_eq(symlink(PROCESS_MODEL, path[0]) + symlink("nothing", path[1]) + mkdir(path[2], 0700), 0);
+    const char *const args[] = {"--models", dir, NULL};
+    process_serve(&p, &(struct process_start){.args = args});
+    expect_in(p.stderr_text, "/a.gguf is left out: a link leads out of the directory\n");
+    expect_in(p.stderr_text, "/b.gguf is left out: No such file or directory\n");
+    expect_in(p.stderr_text, "/c.gguf is left out: it is not a regular file\n");
+    process_signal(&p, SIGTERM);
+    cr_assert_eq(process_wait(&p), 0);
+    cr_assert_eq(unlink(path[0]) + unlink(path[1]) + rmdir(path[2]) + rmdir(dir), 0);
+}
+
 Test(cli, sighup_names_the_changed_keys_that_need_a_restart)
 {
     static const char before[] = "slots = 2\nhost = 127.0.0.1\n",
