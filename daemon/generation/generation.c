@@ -91,51 +91,6 @@ static void refuse_submit(struct generation *g, int rc, const struct error *word
     fail(g, &e, rc == -EIO ? OUTCOME_FAILED : OUTCOME_NONE);
 }
 
-/* Ends the choices that the engine has not got. */
-static void end_unsubmitted(struct generation *g, enum engine_finish finish)
-{
-    for (; g->n_submitted < g->n_choices; g->n_submitted++, g->n_running--) {
-        struct choice *c = &g->choices[g->n_submitted];
-        assert(g->n_running > 0);
-        c->e.finish = finish;
-        c->done = true;
-    }
-}
-
-/* The choices that are submitted next. */
-static uint32_t n_next(const struct generation *g)
-{
-    uint32_t n = 0;
-    for (const struct engine_request *e = &g->choices[g->n_submitted].e; e; e = e->next_choice)
-        n++;
-    return n;
-}
-
-static int submit_next(struct generation *g, struct error *words)
-{
-    struct engine_request *e = &g->choices[g->n_submitted].e;
-    e->begun = g->n_submitted > 0;
-    int rc = engine_submit(g->model->engine, e, words);
-    if (rc == 0)
-        g->n_submitted += n_next(g);
-    return rc;
-}
-
-/* Gives the engine as many prompts and choices as it has slots for, one at least. */
-static void submit_more(struct generation *g)
-{
-    uint32_t n_slots = g->server->cfg->slots;
-    while (g->n_submitted < g->n_choices) {
-        assert(g->n_running >= g->n_choices - g->n_submitted); /* what the engine has not got runs, too */
-        uint32_t at_work = g->n_running - (g->n_choices - g->n_submitted);
-        if (at_work && at_work + n_next(g) > n_slots)
-            return;
-        g->late_rc = submit_next(g, &g->late);
-        if (g->late_rc < 0)
-            end_unsubmitted(g, ENGINE_CANCELLED);
-    }
-}
-
 static void write_more(struct request *r);
 
 static void submit(struct generation *g)
@@ -143,15 +98,15 @@ static void submit(struct generation *g)
     struct error words = {0};
     int rc = generation_check_room(g, &words);
     if (rc == 0)
-        rc = submit_next(g, &words);
+        rc = generation_submit_next(g, &words);
     if (rc < 0) {
         refuse_submit(g, rc, &words);
         leave(g, OUTCOME_NONE);
         return;
     }
-    submit_more(g);
     struct request *r = g->request;
     g->state = GENERATION_SUBMITTED;
+    generation_fill_slots(g->server->generator, g->model);
     r->more = write_more;
     request_hold(r, generation_memory(g));
     constraint_count(g);
@@ -273,7 +228,7 @@ void generation_begin(struct generation *g)
 
 static void cancel_choices(struct generation *g)
 {
-    end_unsubmitted(g, ENGINE_CANCELLED);
+    generation_end_unsubmitted(g, ENGINE_CANCELLED);
     for (uint32_t i = 0; i < g->n_choices; i++)
         if (!g->choices[i].done)
             engine_cancel(g->model->engine, &g->choices[i].e);
@@ -604,7 +559,7 @@ static void finish_one(struct choice *c)
         choice_end(c);
         show_news(g);
     } else if (is_late(c) && !g->dialect->embeds) {
-        end_unsubmitted(g, ENGINE_QUEUE_TIMEOUT);
+        generation_end_unsubmitted(g, ENGINE_QUEUE_TIMEOUT);
     } else if (c->e.finish == ENGINE_FAULT || c->e.finish == ENGINE_NOT_FINITE ||
                c->e.finish == ENGINE_STUCK || c->e.finish == ENGINE_QUEUE_TIMEOUT || g->dialect->embeds) {
         cancel_choices(g);
@@ -653,8 +608,9 @@ void generation_news(struct choice *c)
     c->done = true;
     if (--g->n_running && !g->abandoned) {
         finish_one(c);
-        submit_more(g);
+        generation_replace(g);
     }
+    generation_fill_slots(g->server->generator, g->model);
     if (!g->n_running && g->abandoned)
         leave(g, OUTCOME_FAILED);
     else if (!g->n_running)
@@ -704,7 +660,7 @@ void generation_abandon(struct generation *g, const char *words)
     if (g->state != GENERATION_SUBMITTED || g->abandoned)
         return;
     g->abandoned = true;
-    end_unsubmitted(g, ENGINE_FAULT);
+    generation_end_unsubmitted(g, ENGINE_FAULT);
     fail_with(g, 500, "internal", words, OUTCOME_FAILED);
 }
 

@@ -5,11 +5,11 @@
  * one outcome. Its dialect reads the fields and words the reply;
  * everything between is common. A generation has one prompt or several, and of each one choice or several:
  * texts with seeds of their own, each of which ends by itself; it has finished when all have. Of many prompts
- * and choices only as many are the engine's at once as it has slots for; the others follow as these end, past
- * the queue. The first choices of a prompt are submitted together and share its computation; further ones
- * follow one by one, and find its pages in the prefix cache.
- * A stream's 200 is sent with the first text or keep-alive comment, so all trouble before that has a status
- * of its own; comments begin while it waits for its model to be loaded.
+ * and choices only as many are the engine's at once as it has slots for; the others follow as these end, or
+ * as slots are free, past the queue. The first choices of a prompt are submitted together and share its
+ * computation; further ones follow one by one, and find its pages in the prefix cache. A stream's 200 is sent
+ * with the first text or keep-alive comment, so all trouble before that has a status of its own; comments
+ * begin while it waits for its model to be loaded.
  *
  * A reply that its client reads slowly is kept as tokens, a tenth of their size as JSON or less, and written
  * a window (REPLY_WINDOW) ahead of it.
@@ -298,6 +298,16 @@ int read_model_name(struct field_reader *r, const struct field *f, const json_t 
 int read_max_tokens(struct field_reader *r, const struct field *f, const json_t *value);
 /* truncate_prompt_tokens: -1, or 1 and more. */
 int read_truncation(struct field_reader *r, const struct field *f, const json_t *value);
+
+/* generation_turns.c: submits what comes next, one choice or those that are linked. 0 or the engine's error.
+ */
+int generation_submit_next(struct generation *g, struct error *words);
+/* One of its choices has ended: submits another in its place, whether or not others wait. */
+void generation_replace(struct generation *g);
+/* Gives the engine of m more of its generations, the oldest first, as long as it has slots for them. */
+void generation_fill_slots(const struct generator *s, const struct server_model *m);
+/* Ends the choices that the engine has not got. */
+void generation_end_unsubmitted(struct generation *g, enum engine_finish finish);
 
 /* generation_model.c: finds the model that the body names, waits for it and begins. */
 void generation_find_model(struct generation *g);

@@ -292,6 +292,30 @@ static char *long_prompts(const char *first)
 }
 
 /* Its first prompt runs; the others wait, and count. */
+/* Where the slots are others', one of four prompts waits in the queue for all. */
+DAEMON_TEST(several, prompts_do_not_fill_the_queue, "--slots", "4", "--queue-limit", "2", SLOW)
+{
+#define FOUR "{\"prompt\":[\"a\",\"b\",\"c\",\"d\"],\"max_tokens\":1000,\"ignore_eos\":true}"
+    int first = client_connect(daemon_.port), second = client_connect(daemon_.port);
+    client_request(first, "POST", COMPLETE, "", FOUR);
+    wait_stat("requests.running", 4);
+    client_request(second, "POST", COMPLETE, "", FOUR);
+    wait_stat("requests.waiting", 1);
+    int third = client_connect(daemon_.port);
+    client_request(third, "POST", COMPLETE, "", "{\"prompt\":\"a\",\"max_tokens\":1}");
+    wait_stat("requests.waiting", 2);
+    expect_words(post("/generate", "{\"prompt\":\"a\"}"), 503, "queue_full", "queue_limit is 2");
+    close(first);
+    struct reply r;
+    client_read(third, &r, false);
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+    wait_stat("requests.running", 4); /* the slots that are free now are the second's */
+    close(second);
+    wait_stat("requests.running", 0);
+    close(third);
+}
+
 DAEMON_TEST(several, prompts_that_wait_count_in_queue_tokens, "--slots", "1", "--queue-tokens", "1000", SLOW)
 {
     char *body = long_prompts("a");
