@@ -1,6 +1,7 @@
 #include "http_route.h"
 #include "base/suggest.h"
 
+#include <stdint.h>
 #include <string.h>
 
 /* {id} stands for the rest, which may hold slashes, but not for nothing. */
@@ -23,13 +24,28 @@ const char *route_id(const struct route *route, const char *path)
     return path + strcspn(route->path, "{");
 }
 
+/* Bytes of the folders that two paths have in common, with the slash behind them. */
+static size_t common_folders(const char *a, const char *b)
+{
+    size_t n = 0;
+    for (size_t i = 0; a[i] && a[i] == b[i]; i++)
+        n = a[i] == '/' ? i + 1 : n;
+    return n;
+}
+
+/* Only what differs is compared: a long folder does not make two names alike. */
 const char *route_nearest(const struct route *routes, const char *path)
 {
     const char *best = NULL;
+    size_t least = SIZE_MAX;
     for (; routes->path; routes++) {
-        const char *both[] = {best, routes->path};
-        const char *found = best ? nearest(path, both, 2) : nearest(path, both + 1, 1);
-        best = found ? found : best;
+        size_t n = common_folders(path, routes->path),
+               distance = nearest_distance(path + n, routes->path + n);
+        const char *rest = routes->path + n;
+        if (distance >= least || distance >= strlen(path + n) || !nearest(path + n, &rest, 1))
+            continue;
+        least = distance;
+        best = routes->path;
     }
     return best;
 }
