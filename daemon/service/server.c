@@ -35,13 +35,19 @@ static struct listener *add_listener(struct server *s, int fd, bool tls)
     return l;
 }
 
-/* The addresses of cfg->host: freeaddrinfo(). */
+/* The addresses of cfg->host, which may stand in brackets as in a URL: freeaddrinfo(). */
 static int find_host(struct addrinfo **out, const struct config *cfg, uint32_t number, struct error *err)
 {
     struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV};
-    char port[8];
+    char port[8], name[256];
+    size_t n = strlen(cfg->host), brackets = n > 2 && cfg->host[0] == '[' && cfg->host[n - 1] == ']';
+    if (n >= sizeof name)
+        return error_set(err, -EINVAL, "host is longer than %zu bytes", sizeof name - 1);
+    if (n == 0)
+        return error_set(err, -EINVAL, "host is empty: use an address, such as 127.0.0.1, or a name");
     snprintf(port, sizeof port, "%u", number);
-    int rc = getaddrinfo(cfg->host, port, &hints, out);
+    snprintf(name, sizeof name, "%.*s", (int)(n - 2 * brackets), cfg->host + brackets);
+    int rc = getaddrinfo(name, port, &hints, out);
     if (rc == EAI_MEMORY)
         return error_set(err, -ENOMEM, "host %s: out of memory", cfg->host);
     return rc ? error_set(err, -EINVAL, "host %s: %s", cfg->host, gai_strerror(rc)) : 0;

@@ -135,6 +135,7 @@ Test(cli, check_config_refuses_what_serve_does_with_the_same_words)
         {"--allowed-hosts", "http://example.org", "allowed_hosts: http://example.org is not a name like"},
         {"--tls-port", "8443", "tls_port needs tls_certificate and tls_key"},
         {"--host", "no host", "host no host: "},
+        {"--host", "", "host is empty"},
         {"--unix-socket", long_path, "ppp: longer than 107 bytes"},
         {"--unix-socket", "/nonexistent/s", "unix_socket /nonexistent/s: No such file or directory"},
         {"--unix-socket", "/dev/null/s", "unix_socket /dev/null/s: Not a directory"},
@@ -646,6 +647,14 @@ Test(cli, sighup_reads_the_log_level_again)
     cr_assert_eq(process_wait(&p), 0);
     cr_assert_null(strstr(p.stderr_text, "SIGTERM"), "%s", p.stderr_text);
     unlink(path);
+}
+
+Test(cli, a_host_may_stand_in_brackets)
+{
+    static const char *const args[] = {"--host", "[127.0.0.1]", NULL};
+    cr_assert_gt(process_serve(&p, &(struct process_start){.args = args}), 0);
+    process_signal(&p, SIGTERM);
+    cr_assert_eq(process_wait(&p), 0);
 }
 
 /* A link as into a cache elsewhere, one to nothing, and a directory with the name of a model. */
