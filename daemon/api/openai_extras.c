@@ -1,7 +1,7 @@
 /* openai_extras.c - fields that clients of other servers (vLLM, SGLang, llama-server, LM Studio, DeepSeek,
- * OpenRouter) send to OpenAI's routes beside OpenAI's own. What does the same here works under its name
- * there; what only labels is ignored; of the rest the value that asks for nothing passes, and any other is
- * refused by name. */
+ * OpenRouter, Mistral) send to OpenAI's routes beside OpenAI's own. What does the same here works under its
+ * name there; what only labels is ignored; of the rest the value that asks for nothing passes, and any other
+ * is refused by name. */
 #include "api_chat.h"
 #include "api_openai_private.h"
 
@@ -79,12 +79,26 @@ static int read_seed(struct field_reader *r, const struct field *f, const json_t
     return 0;
 }
 
+/* OpenRouter's {"include": true}; whole replies have it always. */
+static int read_usage(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    struct params *p = r->out;
+    const json_t *include = json_object_get(value, "include");
+    if (!json_is_object(value) || (include && !json_is_boolean(include)))
+        return api_invalid(r->err, f->name, "%s must be an object with include, true or false (got %s)",
+                           f->name, field_got(value));
+    p->include_usage |= json_is_true(include);
+    return 0;
+}
+
 const struct field openai_extras[] = {
     CUSTOM("max_tokens", read_length),
     CUSTOM("max_completion_tokens", read_length),
     CUSTOM("n_predict", read_length),
     CUSTOM("top_k", read_top_k),
     CUSTOM("seed", read_seed),
+    CUSTOM("random_seed", read_seed),
+    CUSTOM("usage", read_usage),
     {.name = "repeat_penalty", .kind = FIELD_FLOAT, .offset = AT(repetition_penalty), .min = 0.01, .max = 10},
     CUSTOM("repeat_last_n", read_last_n),
     {.name = "typ_p", .kind = FIELD_FLOAT, .offset = AT(typical_p), .max = 1},
@@ -95,7 +109,8 @@ const struct field openai_extras[] = {
     IGNORED("keep_alive"),
     IGNORED("mm_processor_kwargs"),
     IGNORED("n_cache_reuse"),
-    IGNORED("n_keep"), /* no context is shifted */
+    IGNORED("n_keep"),   /* no context is shifted */
+    IGNORED("provider"), /* there is one */
     IGNORED("request_id"),
     IGNORED("return_progress"),
     IGNORED("spaces_between_special_tokens"),
@@ -124,11 +139,14 @@ const struct field openai_extras[] = {
     INERT("lora"),
     INERT("lora_path"),
     INERT("post_sampling_probs"),
+    INERT("plugins"),
     INERT("response_fields"),
     INERT("return_hidden_states"),
     INERT("return_token_ids"),
     INERT("return_tokens"),
     INERT("return_tokens_as_token_ids"),
+    INERT("safe_prompt"),
+    INERT("transforms"),
     INERT("use_beam_search"),
     INERT("vllm_xargs"),
     {0},
@@ -183,6 +201,16 @@ static int read_reasoning(struct field_reader *r, const struct field *f, const j
     return 0;
 }
 
+/* Mistral's: "reasoning". */
+static int read_prompt_mode(struct field_reader *r, const struct field *f, const json_t *value)
+{
+    const char *given = json_string_value(value);
+    if (!given || strcmp(given, "reasoning"))
+        return api_invalid(r->err, f->name, "%s must be reasoning (got %s)", f->name, field_got_word(value));
+    set_thinking(r->out, true);
+    return 0;
+}
+
 /* The reasoning always is a member of its own. */
 static int read_reasoning_format(struct field_reader *r, const struct field *f, const json_t *value)
 {
@@ -199,6 +227,7 @@ const struct field chat_extras[] = {
     CUSTOM("thinking", read_thinking),
     CUSTOM("reasoning", read_reasoning),
     CUSTOM("reasoning_format", read_reasoning_format),
+    CUSTOM("prompt_mode", read_prompt_mode),
     NEUTRAL("best_of", 1),
     INERT("echo"),
     {0},

@@ -256,6 +256,9 @@ DAEMON_TEST(openai, what_clients_of_other_servers_add_passes_where_it_asks_for_n
         "\"lora\":[]",
         "\"keep_alive\":\"5m\",\"ttl\":300,\"n_indent\":0,\"t_max_predict_ms\":0,\"response_fields\":[]",
         "\"no_such_field\":null",
+        /* OpenRouter, Mistral */
+        "\"usage\":{\"include\":true},\"transforms\":[],\"plugins\":[],\"provider\":{\"order\":[\"a\"]}",
+        "\"random_seed\":7,\"safe_prompt\":false",
         "\"min_keep\":0,\"tfs_z\":1,\"top_a\":0,\"repeat_penalty\":1.1,\"repeat_last_n\":64,\"seed\":-1",
         "\"max_tokens\":-1,\"stop\":[\" \"]",
     };
@@ -265,6 +268,10 @@ DAEMON_TEST(openai, what_clients_of_other_servers_add_passes_where_it_asks_for_n
         {"\"truncate_prompt_tokens\":-2", "truncate_prompt_tokens must be between -1 and"},
         {"\"include_stop_str_in_output\":1", "include_stop_str_in_output must be true or false"},
         {"\"length_penalty\":2", "length_penalty must be 1"},
+        {"\"usage\":true", "usage must be an object with include"},
+        {"\"transforms\":[\"middle-out\"]", "transforms is not supported"},
+        {"\"safe_prompt\":true", "safe_prompt is not supported"},
+        {"\"random_seed\":-2", "random_seed must be between -1"},
         {"\"use_beam_search\":true", "use_beam_search is not supported"},
         {"\"top_k\":-2", "top_k must be between -1 and"},
         {"\"seed\":-2", "seed must be between -1"},
@@ -281,6 +288,18 @@ DAEMON_TEST(openai, what_clients_of_other_servers_add_passes_where_it_asks_for_n
     json_t *root = post_ok(CHAT, "{" DOG ",\"n_predict\":2}");
     cr_assert_eq(json_number(root, "usage.completion_tokens"), 2);
     json_decref(root);
+    struct reply r = post(CHAT, "{" DOG ",\"max_tokens\":1,\"stream\":true,\"usage\":{\"include\":true}}");
+    cr_assert(strstr(r.body, "\"completion_tokens\":1"), "%s", r.body);
+    reply_free(&r);
+}
+
+DAEMON_TEST(openai, a_seed_may_have_mistrals_name)
+{
+#define DRAWN "{\"prompt\":\"Once\",\"max_tokens\":20,\"temperature\":2,"
+    json_t *a = post_ok(COMPLETE, DRAWN "\"seed\":7}"), *b = post_ok(COMPLETE, DRAWN "\"random_seed\":7}");
+    cr_assert_str_eq(json_text(a, "choices.0.text"), json_text(b, "choices.0.text"));
+    json_decref(a);
+    json_decref(b);
 }
 
 DAEMON_TEST(openai, the_reasoning_may_be_chosen_in_the_words_of_other_services)
@@ -293,6 +312,7 @@ DAEMON_TEST(openai, the_reasoning_may_be_chosen_in_the_words_of_other_services)
                                        "\"reasoning\":{\"enabled\":true}",
                                        "\"include_reasoning\":true",
                                        "\"reasoning_format\":\"auto\"",
+                                       "\"prompt_mode\":\"reasoning\"",
                                        "\"best_of\":1,\"echo\":false"};
     static const char *const refused[][2] = {
         {"\"enable_thinking\":1", "enable_thinking must be true or false"},
@@ -302,6 +322,7 @@ DAEMON_TEST(openai, the_reasoning_may_be_chosen_in_the_words_of_other_services)
         {"\"thinking\":{\"type\":\"some\"}", "thinking.type must be"},
         {"\"reasoning\":{\"effort\":\"huge\"}", "must be none, minimal"},
         {"\"reasoning_format\":\"none\"", "must be auto or deepseek"},
+        {"\"prompt_mode\":\"fast\"", "prompt_mode must be reasoning"},
         {"\"enable_thinking\":true,\"reasoning_effort\":\"huge\"", "reasoning_effort must be none, minimal"}};
     char body[256];
     for (size_t i = 0; i < sizeof pass / sizeof *pass; i++) {
