@@ -24,6 +24,8 @@ static const struct body_member members[] = {
     {"top_k", "top_k", NEGATIVE_OFF},
     {"repeat_last_n", "penalty_last_n", NEGATIVE_ALL},
     {"n_probs", "logprobs", NEGATIVE_NOTHING},
+    {"n_cmpl", "n"},
+    {"n", "n"},
     {"temperature", "temperature"},
     {"top_p", "top_p"},
     {"min_p", "min_p"},
@@ -64,6 +66,7 @@ static const struct field_name names[] = {
     {"max_tokens", "max_completion_tokens"},
     {"penalty_last_n", "repeat_last_n"},
     {"logprobs", "n_probs"},
+    {"n", "n_cmpl"},
     {"repetition_penalty", "repeat_penalty"},
     {"thinking_budget", "reasoning_budget_tokens"},
     {0},
@@ -191,7 +194,8 @@ static void put_ms(struct buf *out, const char *name, double ms)
 void llama_put_timings(struct buf *out, const struct choice *c)
 {
     const struct engine_request *e = &c->e;
-    uint32_t n_cached = generation_n_cached(c->g), n_prompt = e->n_prompt - n_cached;
+    uint32_t n_cached = c->g->n_prompts > 1 ? e->n_cached : generation_n_cached(c->g);
+    uint32_t n_prompt = e->n_prompt - n_cached;
     struct timings t;
     generation_timings(c->g, &t);
     buf_printf(out, ",\"timings\":{\"cache_n\":%u,\"prompt_n\":%u", n_cached, n_prompt);
@@ -262,7 +266,7 @@ static void put_id(struct buf *out, struct reply_list *l)
 /* Writes the members that a piece and the whole reply share. */
 static void put_piece(const struct choice *c, struct buf *out, const struct piece *piece, bool last)
 {
-    buf_puts(out, "{\"index\":0,\"content\":");
+    buf_printf(out, "{\"index\":%u,\"content\":", c->index);
     put_piece_text(c, piece);
     buf_puts(out, ",\"tokens\":[");
     put_items(c, piece->from, piece->to, put_id);
@@ -291,13 +295,17 @@ static void put_end(const struct choice *c, struct buf *out)
     buf_puts(out, "}");
 }
 
+/* Several texts are an array. */
 static void reply(struct generation *g, struct buf *out)
 {
-    const struct choice *c = g->choices;
-    struct piece whole = choice_whole(c);
-    put_piece(c, out, &whole, true);
-    put_end(c, out);
-    buf_puts(out, "\n");
+    buf_puts(out, g->n_choices > 1 ? "[" : "");
+    for (const struct choice *c = g->choices; c < g->choices + g->n_choices; c++) {
+        struct piece whole = choice_whole(c);
+        buf_puts(out, c->index ? "," : "");
+        put_piece(c, out, &whole, true);
+        put_end(c, out);
+    }
+    buf_puts(out, g->n_choices > 1 ? "]\n" : "\n");
 }
 
 static void delta(struct choice *c, struct buf *out, const struct piece *piece)
@@ -325,7 +333,7 @@ static void last(struct generation *g, struct buf *out)
     .id_prefix = "cmpl-", .translate = translate, .names = names, .defaults = defaults, .reply = reply,      \
     .delta = delta, .end = end, .last = last, .clamps = true
 
-const struct dialect dialect_llama = {COMMON, .own_fields = completion_fields};
+const struct dialect dialect_llama = {COMMON, .own_fields = completion_fields, .prompts = "prompt"};
 const struct dialect dialect_infill = {COMMON, .own_fields = infill_fields, .prepare = prepare_infill};
 
 /* --- the template --- */

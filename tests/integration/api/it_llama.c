@@ -35,6 +35,32 @@ DAEMON_TEST(llama, a_completion_has_its_names)
     json_decref(root);
 }
 
+DAEMON_TEST(llama, several_texts_are_an_array)
+{
+    json_t *root =
+        post_ok("/completion", "{\"prompt\":[\"Once upon a time\",[258,397],\"Once\"],\"n_predict\":4,"
+                               "\"temperature\":0,\"n_cmpl\":2}");
+    json_t *alone = post_ok("/completion", "{\"prompt\":[258,397],\"n_predict\":4,\"temperature\":0}");
+    cr_assert_eq(json_array_size(root), 6);
+    for (size_t i = 0; i < 6; i++)
+        cr_assert_eq(json_number(json_array_get(root, i), "index"), (long long)i);
+    cr_assert_str_eq(json_text(root, "3.content"), json_text(alone, "content"));
+    cr_assert_eq(json_number(root, "2.tokens_evaluated"), 2);
+    cr_assert_eq(json_number(root, "5.timings.prompt_n") + json_number(root, "5.timings.cache_n"), 1);
+    json_decref(root);
+    json_decref(alone);
+    struct events e;
+    struct reply r = post("/completion", "{\"prompt\":[\"Once\",\"The\"],\"n_predict\":2,\"stream\":true}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    events_read(&e, &r);
+    int n_ends[2] = {0};
+    for (size_t i = 0; i < e.n; i++)
+        n_ends[json_number(e.data[i], "index")] += json_is_true(json_at(e.data[i], "stop"));
+    cr_assert(n_ends[0] == 1 && n_ends[1] == 1);
+    events_free(&e);
+    reply_free(&r);
+}
+
 DAEMON_TEST(llama, a_stream_ends_with_the_event_that_stops)
 {
     struct reply r = post("/completion", "{\"prompt\":\"Once upon a time\",\"n_predict\":3,\"temperature\":0,"
