@@ -3,11 +3,13 @@
 #include "chat/chat_template.h"
 #include "commands.h"
 #include "config/config.h"
+#include "service/models/model_dir.h"
 #include "service/models/model_file.h"
 #include "service/models/runtime.h"
 #include "service/server.h"
 #include "http/tls.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -45,6 +47,17 @@ static int check_named(const struct config *c, struct error *err)
     return rc < 0 ? rc : chat_template_check(c->chat_template, err);
 }
 
+/* As serve reads the directory at start; it names the files that are left out. */
+static int check_models(const struct config *c, struct error *err)
+{
+    struct model_dir dir;
+    int rc = model_dir_open(&dir, c->models, err);
+    if (rc == 0 && !c->model[0] && model_dir_first(&dir) < 0)
+        rc = error_set(err, -ENOENT, "models %s: no .gguf in it", dir.path);
+    model_dir_free(&dir);
+    return rc;
+}
+
 /* A model that is named must be there; one that is not may come with the install. */
 static int check(const struct config *c)
 {
@@ -52,6 +65,8 @@ static int check(const struct config *c)
     struct error err = {0};
 
     if (c->model[0] && model_file_find(path, c->model, &err) < 0)
+        return exit_fail(&err);
+    if (c->models[0] && check_models(c, &err) < 0)
         return exit_fail(&err);
     if (check_named(c, &err) < 0)
         return command_fail_config(&err);
@@ -64,8 +79,8 @@ static void usage(void)
     puts("hearthd check-config [--config FILE] [flags]\n"
          "\n"
          "Checks the file, environment and flags as `hearthd serve` would read them, and reports an error.\n"
-         "Also checks that the model exists, and that the host, the path of the Unix socket, the key files,\n"
-         "the certificate and the chat template can be used.\n"
+         "Also checks that the model and the directory of models exist, and that the host, the path of the\n"
+         "Unix socket, the key files, the certificate and the chat template can be used.\n"
          "  --sample   print a file with every key, explained, with its default\n"
          "  --man      print the manual page of the keys");
 }

@@ -657,6 +657,23 @@ Test(cli, a_host_may_stand_in_brackets)
     cr_assert_eq(process_wait(&p), 0);
 }
 
+Test(cli, a_directory_of_models_is_checked_as_serve_does)
+{
+    static const char *const commands[] = {"serve", "check-config"};
+    char dir[] = "/tmp/hearth-it-cli-XXXXXX";
+    cr_assert_not_null(mkdtemp(dir));
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(PROCESS_RUN(&p, commands[i], "--port", "any", "--models", dir), 3);
+        expect_in(p.stderr_text, "no .gguf in it");
+        process_free(&p);
+        cr_assert_eq(PROCESS_RUN(&p, commands[i], "--port", "any", "--models", "/nonexistent"), 3);
+        expect_in(p.stderr_text, "models /nonexistent: No such file or directory");
+        process_free(&p);
+    }
+    cr_assert_eq(PROCESS_RUN(&p, "check-config", "--models", dir, "--model", PROCESS_MODEL), 0);
+    cr_assert_eq(rmdir(dir), 0);
+}
+
 /* A link as into a cache elsewhere, one to nothing, and a directory with the name of a model. */
 Test(cli, models_that_are_left_out_are_named_at_start)
 {
