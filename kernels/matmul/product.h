@@ -498,6 +498,11 @@ SIMT_INLINE void product_items(const uint32_t type, const bool one, const struct
         float v[TILE_MAX_PANEL][4];
         while (super >= n_supers)
             super -= n_supers;
+        if (one && tile_is_float(type)) {
+            product_put(to, 0, lane % TILE_ROWS, lane / TILE_ROWS,
+                        tile_multiply_one_float(type, tile, lane, x, super), 0);
+            continue;
+        }
         if (one) {
             tile_multiply_one(type, tile, lane, x, super, v[0]);
             product_put(to, 0, g, 2 * t, v[0][0], 0);
@@ -549,6 +554,9 @@ SIMT_INLINE void product_multiply(const SIMT_SHARED struct product *p, uint32_t 
             PRODUCT_CASE(TILE_NVFP4, true);
             PRODUCT_CASE(TILE_CODES, true);
             PRODUCT_CASE(TILE_THREES, true);
+            PRODUCT_CASE(TILE_F16, true);
+            PRODUCT_CASE(TILE_BF16, true);
+            PRODUCT_CASE(TILE_F32, true);
         }
     switch (label.type) {
         PRODUCT_CASE(TILE_Q4_K, false);

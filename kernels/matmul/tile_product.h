@@ -29,13 +29,15 @@
  *     MXFP4       317        486   631     560
  *     CODES       353        617   753     579
  *     THREES      238        451   838     455
+ *     BF16        700       2240          1990
+ *     F32         550       1890          3980
  *
  * Two panels share what is read of the weights. Their loop has two blocks a turn, so that a warp waits for
  * its columns, which lie in L2, four times a tile.
  *
  * FLOATS  Chains of fmaf over the 256 columns, ascending: lane l has row l % 16 and columns 4 (l / 16) .. + 3
- * of the panel. 8192 bytes of f16 take 500 cycles to arrive; 256 x 4 fmaf per lane and 320 loads take a warp
- * of sixteen less than that.
+ * of the panel. Of one column a lane has one chain, of 1,024 cycles; while it adds a turn of columns, the next
+ * ones are loaded, so that a tile takes 1,250 to 1,300.
  *
  * Thread: all lanes of one warp, with the same arguments except `lane`. */
 #pragma once
@@ -620,4 +622,62 @@ SIMT_INLINE void tile_multiply_floats(const uint32_t type, const bool is_far, co
                 v[i] = __builtin_fmaf(w[e], arith_from_bits(u[e]), v[i]);
         }
     }
+}
+
+/* Some neighbouring columns of this lane's row of a tile, and of the only column of a panel. */
+struct tile_floats {
+    uint32_t w[16], x[16];
+};
+
+/* Columns whose weights a lane loads together: those of two loads. */
+SIMT_INLINE uint32_t tile_float_turn(const uint32_t type)
+{
+    return type == TILE_F32 ? 8 : 16;
+}
+
+/* Loads a turn of columns, from `column` on. */
+SIMT_INLINE void tile_ask_floats(const uint32_t type, const SIMT_SHARED char *row, const SIMT_SHARED char *x,
+                                 uint32_t column, struct tile_floats *f)
+{
+    const uint32_t n = tile_float_turn(type);
+#pragma unroll
+    for (uint32_t i = 0; i < n; i += 4)
+        tile_load4(x + (column + i) * 4, f->x + i);
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++)
+        tile_load4(row + (column / (n / 2) + i) * TILE_ROWS * 16, f->w + 4 * i);
+}
+
+/* Returns c with a turn of columns added, ascending. */
+SIMT_INLINE float tile_add_floats(const uint32_t type, const struct tile_floats *f, float c)
+{
+#pragma unroll
+    for (uint32_t i = 0; i < tile_float_turn(type); i++) {
+        uint32_t bits = f->w[type == TILE_F32 ? i : i / 2], upper = i % 2 ? bits & 0xffff0000u : bits << 16;
+        float w = arith_from_bits(type == TILE_F32 ? bits : upper);
+        c = __builtin_fmaf(type == TILE_F16 ? f16_to_float(upper >> 16) : w, arith_from_bits(f->x[i]), c);
+    }
+    return c;
+}
+
+/* The products of a tile of floats and a near panel of one column, for row lane % 16: one chain, a turn of
+ * which is loaded while the turn before is added. */
+SIMT_INLINE float tile_multiply_one_float(const uint32_t type, const SIMT_SHARED char *tile, uint32_t lane,
+                                          const struct activation *x, uint32_t super)
+{
+    const SIMT_SHARED char *row = tile + lane % TILE_ROWS * 16;
+    const SIMT_SHARED char *at = x->near + super * x->super_bytes + x->floats_at;
+    const uint32_t n = tile_float_turn(type);
+    struct tile_floats even, odd;
+    float c = 0;
+    tile_ask_floats(type, row, at, 0, &even);
+    SIMT_SMALL_LOOP
+    for (uint32_t column = 0; column < TILE_COLUMNS - 2 * n; column += 2 * n) {
+        tile_ask_floats(type, row, at, column + n, &odd);
+        c = tile_add_floats(type, &even, c);
+        tile_ask_floats(type, row, at, column + 2 * n, &even);
+        c = tile_add_floats(type, &odd, c);
+    }
+    tile_ask_floats(type, row, at, TILE_COLUMNS - n, &odd);
+    return tile_add_floats(type, &odd, tile_add_floats(type, &even, c));
 }
