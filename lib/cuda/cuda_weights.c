@@ -15,11 +15,58 @@
 
 _Static_assert(TILE_ROWS == WEIGHT_GROUP, "tiles are read as they are packed");
 
+#define HALVED_BYTES  ((size_t)16 << 20) /* of the largest router: 256 experts of 16,384 values */
 #define STAGING_BYTES ((size_t)32 << 20) /* of each half: one is packed while the other is copied */
 
 static size_t tile_bytes(const struct decoder_matrix *m)
 {
     return (size_t)m->n_supers * m->super_bytes;
+}
+
+/* Finds whether a weight is one of floats that BF16 holds; `rows` has room for the groups read at once. Its
+ * first value that is none, mostly one of the first few, ends the reading. */
+static int find_halved(struct cuda_weights *w, struct weight_reader *r, uint32_t index, void *rows)
+{
+    const struct weight *from = model_weight(r->model, index);
+    uint32_t n = weight_groups(r->model, index), step = weight_groups_at_once(r->model, index);
+    w->halved[index] = true;
+    for (uint32_t first = 0; first < n && w->halved[index]; first += step) {
+        uint32_t last = n - first < step ? n : first + step, n_rows = (last - first) * WEIGHT_GROUP;
+        int rc = weight_reader_groups(r, index, first, last, rows);
+        if (rc < 0)
+            return rc;
+        n_rows = from->n - first * WEIGHT_GROUP < n_rows ? from->n - first * WEIGHT_GROUP : n_rows;
+        w->halved[index] = cuda_pack_is_half(rows, (size_t)n_rows * from->k);
+    }
+    return 0;
+}
+
+/* True of matrices of floats that are small, such as routers, and so quickly read twice. */
+static bool may_be_halved(const struct cuda_weights *w, const struct model *m, uint32_t index)
+{
+    const struct weight *from = model_weight(m, index);
+    return w->uses[index] == WEIGHT_MATRIX && from->type == QUANT_F32 && from->size <= HALVED_BYTES;
+}
+
+static int find_all_halved(struct cuda_weights *w, const struct model *m, struct error *err)
+{
+    struct weight_reader r;
+    size_t size = 1;
+    uint64_t sum;
+    for (uint32_t i = 0; i < w->n; i++) {
+        size_t own = may_be_halved(w, m, i) ? weight_groups_size(m, i, weight_groups_at_once(m, i)) : 0;
+        size = own > size ? own : size;
+    }
+    void *rows = malloc(size);
+    if (!rows)
+        return error_set(err, -ENOMEM, "reading weights: out of memory");
+    weight_reader_open(&r, m);
+    int rc = 0;
+    for (uint32_t i = 0; i < w->n && rc == 0; i++)
+        if (may_be_halved(w, m, i))
+            rc = find_halved(w, &r, i, rows);
+    free(rows);
+    return weight_reader_close(&r, &sum, err);
 }
 
 /* Places every weight of the graph in `a`, which may only count. */
@@ -38,6 +85,8 @@ static int place(struct cuda_weights *w, struct cuda_arena *a, const struct grap
         int rc = cuda_pack_layout(from->type, from->n, from->k, &w->matrices[i], &why);
         if (rc < 0)
             return error_set(err, rc, "%s: %s", from->name, why.text);
+        if (w->halved[i])
+            cuda_pack_halve(&w->matrices[i]);
         w->matrices[i].tiles = cuda_arena_take(a, cuda_pack_size(&w->matrices[i]));
     }
     return 0;
@@ -49,10 +98,14 @@ int cuda_weights_open(struct cuda_weights *w, const struct graph *g, struct erro
     *w = (struct cuda_weights){.n = model_n_weights(g->model)};
     w->matrices = calloc(w->n ? w->n : 1, sizeof *w->matrices);
     w->vectors = calloc(w->n ? w->n : 1, sizeof *w->vectors);
+    w->halved = calloc(w->n ? w->n : 1, sizeof *w->halved);
     w->uses = weight_uses(g);
-    if (!w->matrices || !w->vectors || !w->uses)
+    if (!w->matrices || !w->vectors || !w->halved || !w->uses)
         return error_set(err, -ENOMEM, "weights: out of memory");
-    int rc = place(w, &counted, g, w->uses, err);
+    int rc = find_all_halved(w, g->model, err);
+    if (rc < 0)
+        return rc;
+    rc = place(w, &counted, g, w->uses, err);
     w->size = counted.used;
     return rc;
 }
@@ -100,7 +153,7 @@ static void pack_member(void *context, uint32_t member)
         uint32_t from = job->first_tile + first, to = job->first_tile + last;
         if (weight_reader_groups(&u->reader, job->index, from, to, rows) < 0)
             return;
-        cuda_pack(w->type, w->n, w->k, rows, job->out + first * bytes, from, to);
+        cuda_pack(w->type, job->matrix, rows, job->out + first * bytes, from, to);
         uint32_t n = atomic_fetch_add_explicit(&job->n_packed, last - first, memory_order_relaxed);
         if (member == 0)
             report(u, n * bytes);
@@ -246,6 +299,7 @@ void cuda_weights_close(struct cuda_weights *w, const struct cuda_driver *driver
     cuda_block_give(&w->block, driver);
     free(w->matrices);
     free(w->vectors);
+    free(w->halved);
     free(w->uses);
     *w = (struct cuda_weights){0};
 }
@@ -258,13 +312,15 @@ void cuda_weights_note(const struct cuda_weights *w, const struct graph *g, char
     } converted[] = {{QUANT_Q3_K, "Q6_K"},       {QUANT_Q4_1, "Q5_1"},        {QUANT_IQ4_XS, "4.7 bits"},
                      {QUANT_IQ3_S, "4.7 bits"},  {QUANT_IQ3_XXS, "4.7 bits"}, {QUANT_IQ2_S, "3.7 bits"},
                      {QUANT_IQ2_XS, "3.7 bits"}, {QUANT_IQ2_XXS, "3.7 bits"}, {QUANT_IQ1_M, "3.7 bits"},
-                     {QUANT_IQ1_S, "3.7 bits"},  {QUANT_TQ1_0, "3.7 bits"},   {QUANT_TQ2_0, "3.7 bits"}};
+                     {QUANT_IQ1_S, "3.7 bits"},  {QUANT_TQ1_0, "3.7 bits"},   {QUANT_TQ2_0, "3.7 bits"},
+                     {QUANT_F32, "BF16"}};
     size_t n = 0;
     *out = '\0';
     for (size_t c = 0; c < sizeof converted / sizeof *converted; c++) {
         bool found = false;
         for (uint32_t i = 0; i < w->n; i++)
-            found = found || (w->matrices[i].n && model_weight(g->model, i)->type == converted[c].type);
+            found = found || (w->matrices[i].n && model_weight(g->model, i)->type == converted[c].type &&
+                              (converted[c].type != QUANT_F32 || w->halved[i]));
         if (found && n < room)
             n +=
                 (size_t)snprintf(out + n, room - n, "%s%s as %s",

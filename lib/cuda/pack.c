@@ -65,6 +65,23 @@ int cuda_pack_layout(uint32_t type, uint32_t n, uint32_t k, struct decoder_matri
     return 0;
 }
 
+bool cuda_pack_is_half(const void *rows, size_t n_values)
+{
+    uint32_t low = 0, bits;
+    for (size_t i = 0; i < n_values; i++) {
+        memcpy(&bits, (const uint8_t *)rows + i * sizeof bits, sizeof bits);
+        low |= bits;
+    }
+    return (low & 0xffff) == 0;
+}
+
+void cuda_pack_halve(struct decoder_matrix *m)
+{
+    assert(m->type == TILE_F32);
+    m->type = TILE_BF16;
+    m->super_bytes = tile_super_bytes(TILE_BF16);
+}
+
 size_t cuda_pack_size(const struct decoder_matrix *m)
 {
     return (size_t)m->n_tiles * m->n_supers * m->super_bytes;
@@ -203,24 +220,32 @@ static void pack_float_row(uint32_t size, const uint8_t *src, uint32_t n_columns
         memcpy(tile + (c / run * TILE_ROWS + row) * 16, src + c * size, 16);
 }
 
-void cuda_pack(uint32_t type, uint32_t n, uint32_t k, const void *rows, void *out, uint32_t first,
+/* Packs the upper half of each value. */
+static void pack_half_row(const uint8_t *src, uint32_t n_columns, uint8_t *tile, uint32_t row)
+{
+    for (uint32_t c = 0; c < n_columns; c++)
+        memcpy(tile + (c / 8 * TILE_ROWS + row) * 16 + c % 8 * 2, src + c * 4 + 2, 2);
+}
+
+void cuda_pack(uint32_t type, const struct decoder_matrix *m, const void *rows, void *out, uint32_t first,
                uint32_t last)
 {
-    struct decoder_matrix m;
-    int rc = cuda_pack_layout(type, n, k, &m, NULL);
-    assert(rc == 0 && first <= last && last <= m.n_tiles);
-    size_t row_size = quant_size(type, k), tile_bytes = (size_t)m.n_supers * m.super_bytes;
+    bool halved = type == QUANT_F32 && m->type == TILE_BF16;
+    assert((halved || m->type == forms[type].tile) && first <= last && last <= m->n_tiles);
+    size_t row_size = quant_size(type, m->k), tile_bytes = (size_t)m->n_supers * m->super_bytes;
     memset(out, 0, (last - first) * tile_bytes);
     for (uint32_t tile = first; tile < last; tile++)
-        for (uint32_t row = 0; row < TILE_ROWS && tile * TILE_ROWS + row < n; row++)
-            for (uint32_t super = 0; super < m.n_supers; super++) {
+        for (uint32_t row = 0; row < TILE_ROWS && tile * TILE_ROWS + row < m->n; row++)
+            for (uint32_t super = 0; super < m->n_supers; super++) {
                 const uint8_t *from = (const uint8_t *)rows +
                                       ((size_t)(tile - first) * TILE_ROWS + row) * row_size +
                                       super * quant_size(type, TILE_COLUMNS);
-                uint8_t *to = (uint8_t *)out + (tile - first) * tile_bytes + (size_t)super * m.super_bytes;
-                uint32_t left = k - super * TILE_COLUMNS;
+                uint8_t *to = (uint8_t *)out + (tile - first) * tile_bytes + (size_t)super * m->super_bytes;
+                uint32_t left = m->k - super * TILE_COLUMNS;
                 uint32_t n_columns = left < TILE_COLUMNS ? left : TILE_COLUMNS;
-                if (tile_is_float(m.type))
+                if (halved)
+                    pack_half_row(from, n_columns, to, row);
+                else if (tile_is_float(m->type))
                     pack_float_row(forms[type].bits / 8, from, n_columns, to, row);
                 else
                     pack_integer_row(type, from, n_columns / ARITH_BLOCK, to, row);

@@ -306,3 +306,22 @@ Test(cuda_golden, matrices_with_factors_have_the_cpus_bits)
     compare(&g, path, EXECUTOR_EAGER, "eager");
     unlink(path);
 }
+
+/* One layer's router is packed as BF16, the other's as the F32 that it is; rows are multiplied alone and
+ * together. */
+Test(cuda_golden, routers_that_bf16_holds_have_the_cpus_bits)
+{
+    enum { COLS = 256, EXPERTS = 6 };
+    static float router[COLS * EXPERTS];
+    for (uint32_t i = 0; i < COLS * EXPERTS; i++)
+        router[i] = (float)((int)(i * i * 7 % 255) - 127) * 0x1p-9f;
+    const struct variant_edit edit = {VARIANT_TENSOR,  "blk.0.ffn_gate_inp.weight",
+                                      QUANT_F32,       .cols = COLS,
+                                      .rows = EXPERTS, .bytes = router};
+    struct golden g = {.name = "router", .n_vocab = 320, .n_tokens = 8};
+    char path[64];
+    variant_write(path, "tiny-qwen3moe-s32-q4_k_m", &edit, 1);
+    compare(&g, path, EXECUTOR_PERSISTENT, "persistent");
+    compare(&g, path, EXECUTOR_EAGER, "eager");
+    unlink(path);
+}

@@ -96,7 +96,7 @@ static void matrix(struct small_model *m, uint32_t i)
     random_blocks_init(&r, type, 0.2f, 77 + i);
     random_blocks_fill(&r, blocks, (size_t)n * k);
     void *tiles = take(m, i, cuda_pack_size(&m->matrices[i]));
-    cuda_pack(type, n, k, blocks, tiles, 0, m->matrices[i].n_tiles);
+    cuda_pack(type, &m->matrices[i], blocks, tiles, 0, m->matrices[i].n_tiles);
     m->matrices[i].tiles = (uint64_t)(uintptr_t)tiles;
     free(blocks);
 }

@@ -162,9 +162,9 @@ static void open_weight(struct product_case *c, struct weight *w, uint32_t type,
     w->tiles = buffer(cuda_pack_size(m));
     uint32_t middle = below(m->n_tiles + 1);
     size_t before = (size_t)middle * m->n_supers * m->super_bytes;
-    cuda_pack(type, n, c->k, (char *)w->src.data + middle * 16 * quant_size(type, c->k),
+    cuda_pack(type, m, (char *)w->src.data + middle * 16 * quant_size(type, c->k),
               (char *)w->tiles.data + before, middle, m->n_tiles);
-    cuda_pack(type, n, c->k, w->src.data, w->tiles.data, 0, middle);
+    cuda_pack(type, m, w->src.data, w->tiles.data, 0, middle);
     m->tiles = address(w->tiles.data);
     map(c, &w->tiles, true, "tiles");
 }

@@ -67,7 +67,7 @@ static void open_weights(struct node_case *c)
     random_blocks_init(&r, c->type, 0.5f, state);
     random_blocks_fill(&r, c->src, (size_t)c->n * c->k);
     block_factors_put(c->type, c->src, c->n, c->k);
-    cuda_pack(c->type, c->n, c->k, c->src, c->tiles, 0, c->m.n_tiles);
+    cuda_pack(c->type, &c->m, c->src, c->tiles, 0, c->m.n_tiles);
     c->m.tiles = (uint64_t)(uintptr_t)c->tiles;
 }
 

@@ -156,22 +156,27 @@ static void random_weights(uint32_t type, uint8_t *w, size_t size)
         w[i] = next() % 2 ? (uint8_t)(next() % 3) : 254;
 }
 
-static void check(uint32_t type, uint32_t n, uint32_t k)
+/* halved: the floats are BF16's, and packed as such. */
+static void check(uint32_t type, uint32_t n, uint32_t k, bool halved)
 {
     size_t row_size = quant_size(type, k);
     uint8_t *src = malloc(row_size * n);
     float *want = malloc(k * sizeof *want);
     struct decoder_matrix m;
     cr_assert_eq(cuda_pack_layout(type, n, k, &m, NULL), 0);
+    if (halved)
+        cuda_pack_halve(&m);
     uint8_t *tiles = malloc(cuda_pack_size(&m));
     cr_assert(src && want && tiles);
     memset(tiles, 0xa5, cuda_pack_size(&m));
     random_weights(type, src, row_size * n);
     block_factors_put(type, src, n, k);
+    for (size_t i = 0; halved && i < row_size * n; i += 4)
+        src[i] = src[i + 1] = 0;
     uint32_t middle = m.n_tiles / 2;
-    cuda_pack(type, n, k, src + middle * 16 * row_size, tiles + (size_t)middle * m.n_supers * m.super_bytes,
+    cuda_pack(type, &m, src + middle * 16 * row_size, tiles + (size_t)middle * m.n_supers * m.super_bytes,
               middle, m.n_tiles);
-    cuda_pack(type, n, k, src, tiles, 0, middle);
+    cuda_pack(type, &m, src, tiles, 0, middle);
     for (uint32_t row = 0; row < m.n_tiles * 16; row++) {
         if (row < n)
             quant_dequantise(type, src + row * row_size, want, k);
@@ -197,7 +202,38 @@ Test(cuda_pack, packed_values_are_those_of_the_file_and_padding_is_zero)
         for (uint32_t i = 0; i < 3; i++)
             for (uint32_t j = 0; j < 7; j++)
                 if (ks[j] % quant_traits(types[t])->block == 0)
-                    check(types[t], ns[i], ks[j]);
+                    check(types[t], ns[i], ks[j], false);
+}
+
+Test(cuda_pack, floats_that_bf16_holds_are_packed_in_half_the_bytes)
+{
+    struct decoder_matrix m, half;
+    for (uint32_t n = 1; n < 40; n += 18)
+        for (uint32_t k = 16; k <= 1024; k += 248)
+            check(QUANT_F32, n, k, true);
+    cr_assert_eq(cuda_pack_layout(QUANT_F32, 37, 264, &m, NULL), 0);
+    cr_assert_eq(cuda_pack_layout(QUANT_BF16, 37, 264, &half, NULL), 0);
+    cuda_pack_halve(&m);
+    cr_assert_eq(memcmp(&m, &half, sizeof m), 0);
+}
+
+/* Each bit below BF16's, in each value, those of infinities, NaNs and subnormals too. */
+Test(cuda_pack, one_bit_below_bf16_keeps_floats_as_they_are)
+{
+    static const uint32_t tops[] = {0x3f800000u, 0, 0x80000000u, 0x7f800000u, 0xffc00000u, 0x00010000u};
+    uint32_t values[5];
+    for (uint32_t t = 0; t < sizeof tops / sizeof *tops; t++) {
+        for (uint32_t i = 0; i < 5; i++)
+            values[i] = tops[t];
+        cr_assert(cuda_pack_is_half(values, 5));
+        for (uint32_t i = 0; i < 5; i++)
+            for (uint32_t bit = 0; bit < 16; bit++) {
+                values[i] ^= 1u << bit;
+                cr_assert_not(cuda_pack_is_half(values, 5), "value %u, bit %u", i, bit);
+                cr_assert_eq(cuda_pack_is_half(values, i), true);
+                values[i] ^= 1u << bit;
+            }
+    }
 }
 
 /* Every type that files are computed with, as README.md says. */
