@@ -326,26 +326,56 @@ SIMT_INLINE bool mixture_go(struct walk *w, SIMT_SHARED struct product *p)
     return !crew_any(&w->crew, stop);
 }
 
-/* Adds the parts of each row's experts up, ascending from 0, times their weights. */
+#define MIXTURE_AHEAD 8 /* parts of a column that a thread loads together */
+
+/* Returns the sum of a row's parts of one column, `parts`, ascending from 0, times their weights. */
+SIMT_INLINE float mixture_sum(const SIMT_SHARED struct mixture *m, const struct decoder_args *args,
+                              uint32_t row, const SIMT_GLOBAL float *parts, uint32_t n)
+{
+    const SIMT_GLOBAL uint32_t *places = DECODER_AT(const uint32_t, args->buffers.mixtures.place);
+    const SIMT_SHARED float *own = mixture_own(args) + (2 * row + 1) * m->n_used;
+    const SIMT_GLOBAL float *far = DECODER_AT(const float, args->buffers.rows) +
+                                   (size_t)row * args->buffers.row_floats + m->choice + m->n_used;
+    uint32_t n_used = m->n_used;
+    float sum = 0;
+    SIMT_SMALL_LOOP
+    for (uint32_t first = 0; first < n_used; first += MIXTURE_AHEAD) {
+        float part[MIXTURE_AHEAD], weight[MIXTURE_AHEAD];
+        uint32_t at[MIXTURE_AHEAD];
+        bool gathers = simt_opaque(m->gathers), is_own = simt_opaque(m->own);
+#pragma unroll
+        for (uint32_t e = 0; e < MIXTURE_AHEAD; e++) {
+            at[e] = first + e < n_used ? first + e : first;
+            weight[e] = is_own ? own[at[e]] : far[at[e]];
+            at[e] += row * n_used;
+        }
+        if (gathers)
+#pragma unroll
+            for (uint32_t e = 0; e < MIXTURE_AHEAD; e++)
+                at[e] = places[at[e]];
+#pragma unroll
+        for (uint32_t e = 0; e < MIXTURE_AHEAD; e++)
+            part[e] = parts[(size_t)at[e] * n];
+#pragma unroll
+        for (uint32_t e = 0; e < MIXTURE_AHEAD; e++)
+            sum = first + e < n_used ? __builtin_fmaf(weight[e], part[e], sum) : sum;
+    }
+    return sum;
+}
+
+/* Adds the parts of each row's experts up. */
 SIMT_INLINE void mixture_add(const struct decoder_args *args, uint32_t n)
 {
     const SIMT_SHARED struct mixture *m = mixture_at(args, 0);
     const struct decoder_buffers *b = &args->buffers;
-    const SIMT_GLOBAL uint32_t *places = DECODER_AT(const uint32_t, b->mixtures.place);
-    uint32_t n_used = m->n_used, n_threads = args->n_crew;
+    uint32_t n_threads = args->n_crew;
     for (uint32_t i = simt_block() * n_threads + simt_thread(); i < m->n_rows * n;
          i += simt_n_blocks() * n_threads) {
         uint32_t row = i / n, column = i % n;
-        const SIMT_GLOBAL float *parts = DECODER_AT(const float, b->mixtures.parts) + column;
         SIMT_GLOBAL float *out =
             DECODER_AT(float, b->rows) + (size_t)row * b->row_floats + m->column + column;
-        float sum = 0, before = m->adds ? *out : 0;
-        SIMT_SMALL_LOOP
-        for (uint32_t u = 0; u < n_used; u++) {
-            uint32_t place = row * n_used + u;
-            place = m->gathers ? places[place] : place;
-            sum = __builtin_fmaf(mixture_choice(m, args, row, n_used + u), parts[(size_t)place * n], sum);
-        }
+        float before = m->adds ? *out : 0;
+        float sum = mixture_sum(m, args, row, DECODER_AT(const float, b->mixtures.parts) + column, n);
         *out = m->adds ? before + sum : sum;
     }
 }
