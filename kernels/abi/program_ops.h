@@ -105,9 +105,10 @@ enum program_flags {
                                themselves where rows are few (mixture_layout.h) */
     PROGRAM_BESIDE = 4096,  /* JOIN, set by backend cuda: neither it nor the HEADS op before it needs the
                                other, so that it does not wait */
-    PROGRAM_WORDS = 8192, /* MATMUL and ATTEND, set by backend cuda: where rows are few, its output is passed
-                             on as words, for which the next op waits (kernels/device/words.h) */
-    PROGRAM_EMPTIES = 16384, /* MATMUL, set by backend cuda: it empties the old value that it adds to */
+    PROGRAM_WORDS = 8192,   /* MATMUL, EXPERTS and ATTEND, set by backend cuda: where rows are few, its output
+                               is passed on as words, for which the next op waits (kernels/device/words.h) */
+    PROGRAM_EMPTIES = 16384, /* MATMUL and EXPERTS, set by backend cuda: it empties the old value that it adds
+                                to */
     PROGRAM_SIGNALS = 32768, /* MATMUL with PROGRAM_WORDS: a later op waits for its end too */
 };
 
@@ -154,8 +155,9 @@ struct program_op {
     struct route_rule route; /* ROUTE; EXPERTS: n_experts and n_used */
     uint32_t kind;           /* ATTEND: index of the model's kinds */
     float cap;               /* MATMUL STORE: 0: none */
-    int32_t old;      /* MATMUL, set by backend cuda: floats from a result to the old value that a RESIDUAL
-                         adds to, or to where gate's product stands until up's is there; 0: its place */
+    int32_t old;      /* MATMUL and EXPERTS, set by backend cuda: floats from a result to the old value that a
+                         RESIDUAL adds to, or to where gate's product stands until up's is there; 0: its
+                         place */
     uint32_t empties; /* MATMUL and EMBED, set by backend cuda: offset in a row's scratch of the words that it
                          empties */
     uint32_t n_empties; /* their number; 0: none */

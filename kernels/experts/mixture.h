@@ -170,6 +170,9 @@ SIMT_INLINE void mixture_open(SIMT_SHARED struct mixture *m, SIMT_SHARED struct 
     p->in = x->inner;
     p->in_stride = p->k;
     p->epilogue = PROGRAM_STORE;
+    p->words = 0; /* parts are none, and are added to nothing: mixture_add() */
+    p->old = 0;
+    p->empties_old = 0;
 }
 
 /* Points the description at an expert's matrices. */
@@ -363,20 +366,30 @@ SIMT_INLINE float mixture_sum(const SIMT_SHARED struct mixture *m, const struct 
     return sum;
 }
 
-/* Adds the parts of each row's experts up. */
-SIMT_INLINE void mixture_add(const struct decoder_args *args, uint32_t n)
+/* Adds the parts of each row's experts up, and to what stands in the row. The sum may be passed on as words,
+ * and what was added to emptied: product_give(). */
+SIMT_INLINE void mixture_add(const struct walk *w, uint32_t n)
 {
+    const struct decoder_args *args = w->args;
     const SIMT_SHARED struct mixture *m = mixture_at(args, 0);
     const struct decoder_buffers *b = &args->buffers;
     uint32_t n_threads = args->n_crew;
+    int32_t old = w->op->old;
+    bool words = walk_passes_words(w), empties = w->op->flags & PROGRAM_EMPTIES;
     for (uint32_t i = simt_block() * n_threads + simt_thread(); i < m->n_rows * n;
          i += simt_n_blocks() * n_threads) {
         uint32_t row = i / n, column = i % n;
         SIMT_GLOBAL float *out =
             DECODER_AT(float, b->rows) + (size_t)row * b->row_floats + m->column + column;
-        float before = m->adds ? *out : 0;
+        float before = m->adds ? out[old] : 0;
         float sum = mixture_sum(m, args, row, DECODER_AT(const float, b->mixtures.parts) + column, n);
-        *out = m->adds ? before + sum : sum;
+        sum = m->adds ? before + sum : sum;
+        if (words)
+            words_put(out, sum);
+        else
+            *out = sum;
+        if (empties)
+            out[old] = arith_from_bits(WORDS_EMPTY);
     }
 }
 
@@ -387,7 +400,7 @@ SIMT_INLINE bool mixture_end(struct walk *w, const SIMT_SHARED struct product *p
         return true;
     if (!walk_meet(w, 2))
         return false;
-    mixture_add(w->args, p->matrix[0].n);
+    mixture_add(w, p->matrix[0].n);
     return true;
 }
 

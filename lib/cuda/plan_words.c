@@ -11,11 +11,11 @@
  * O empties that layer's set; the next layer's ATTEND waits for this, before the set is used again two layers
  * on.
  *
- * In OTHER PROGRAMS there are words where hops remain around them. X, from a product that adds to it to the
- * product that reads it next: x gets a second buffer; such an op adds to what one of them has, stores the sum
- * in the other and empties the first. Q, K AND V, from their product to ATTEND: the op behind ATTEND empties
- * them. Hops into ops that add to x, and out of ATTEND, stay: two of a dense layer's five. So do those in
- * front of an op that writes what blocks may still read. */
+ * In OTHER PROGRAMS there are words where hops remain around them. X, from a product that adds to it (or the
+ * experts' that do) to the product that reads it next: x gets a second buffer; such an op adds to what one of
+ * them has, stores the sum in the other and empties the first. Q, K AND V, from their product to ATTEND: the
+ * op behind ATTEND empties them. Hops into ops that add to x, and out of ATTEND, stay: two of a dense layer's
+ * five. So do those in front of an op that writes what blocks may still read. */
 #include "abi/tile.h"
 #include "plan.h"
 
@@ -86,8 +86,8 @@ static bool is_free(const struct program *p, uint32_t i)
 {
     uint32_t out = p->ops[i + 1].out;
     for (uint32_t j = i;; j--) {
-        bool gated = p->ops[j].flags & PROGRAM_GATED && out == PROGRAM_CHOICE;
-        if (p->ops[j].in == out || p->ops[j].out == out || gated)
+        bool chosen = p->ops[j].flags & PROGRAM_GATED || p->ops[j].opcode == PROGRAM_EXPERTS;
+        if (p->ops[j].in == out || p->ops[j].out == out || (chosen && out == PROGRAM_CHOICE))
             return false;
         if (j == 0 || has_hop(p, j))
             return true;
@@ -97,8 +97,8 @@ static bool is_free(const struct program *p, uint32_t i)
 static bool adds_to_x(const struct program *p, uint32_t i)
 {
     const struct program_op *op = &p->ops[i];
-    return op->opcode == PROGRAM_MATMUL && op->epilogue == PROGRAM_RESIDUAL && op->out == PROGRAM_X &&
-           op->in != PROGRAM_X && has_hop(p, i);
+    return (op->opcode == PROGRAM_MATMUL || op->opcode == PROGRAM_EXPERTS) &&
+           op->epilogue == PROGRAM_RESIDUAL && op->out == PROGRAM_X && op->in != PROGRAM_X && has_hop(p, i);
 }
 
 /* True if op i adds to x, and the next op is a product that may take x as words. */

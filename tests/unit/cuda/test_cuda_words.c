@@ -357,6 +357,106 @@ Test(cuda_words, other_dense_layers_keep_two_hops, .timeout = 60)
     give(&m);
 }
 
+static void is_noticed(struct made *m, uint32_t op, const char *what)
+{
+    cr_assert_str_not_empty(run_steps(m->p).fault, "op %u: %s", op, what);
+}
+
+/* So many places in place of eight. */
+static void take_turns(struct made *m, uint32_t n_places)
+{
+    uint32_t bytes = (uint32_t)(m->marks.panel_bytes / MAX_PLACES), number = 0;
+    for (uint32_t i = 0; i < m->p->n_ops; i++)
+        if (m->p->ops[i].opcode == PROGRAM_MATMUL)
+            m->p->ops[i].panels = number++ % n_places * bytes;
+}
+
+/* True if the next op that stores where op i's old value stands stores words. */
+static bool is_rewritten(const struct program *p, uint32_t i)
+{
+    uint32_t old = buffer_at(p, (int64_t)p->buffers[p->ops[i].out].offset + p->ops[i].old);
+    for (uint32_t n = 1; n <= p->n_ops; n++)
+        if (p->ops[(i + n) % p->n_ops].out == old)
+            return p->ops[(i + n) % p->n_ops].flags & PROGRAM_WORDS;
+    return false;
+}
+
+/* The check above notices what the plan must not do. */
+static void check_the_check(struct made *m)
+{
+    bool chain = m->p->ops[0].n_empties;
+    for (uint32_t i = 0; i < m->p->n_ops; i++) {
+        struct program_op *op = &m->p->ops[i], was = *op;
+        bool reads_old = op->old && op->epilogue == PROGRAM_RESIDUAL;
+        if (op->n_empties) {
+            op->n_empties = 0;
+            is_noticed(m, i, "the words of the layer before stay");
+            *op = was;
+        }
+        if (reads_old) {
+            op->old = 16;
+            is_noticed(m, i, "no old value");
+            *op = was;
+        }
+        if (chain && op->opcode == PROGRAM_ATTEND && op->wait != PROGRAM_NONE) {
+            op->wait = PROGRAM_NONE;
+            is_noticed(m, i, "no wait for the layer before");
+            *op = was;
+        }
+        if (chain && op->flags & PROGRAM_SIGNALS) {
+            op->flags &= (uint16_t)~PROGRAM_SIGNALS;
+            is_noticed(m, i, "no signal for the layer behind");
+            *op = was;
+        }
+        if (!chain && op->flags & PROGRAM_EMPTIES && is_rewritten(m->p, i)) {
+            op->flags &= (uint16_t)~PROGRAM_EMPTIES;
+            is_noticed(m, i, "the old value stays");
+            *op = was;
+        }
+        bool behind_experts = i && op[-1].opcode == PROGRAM_EXPERTS; /* which have a hop in front */
+        if (op->opcode == PROGRAM_MATMUL && op[-1].flags & PROGRAM_WORDS && !behind_experts) {
+            const struct program_op *before = op - 1;
+            while (before->opcode != PROGRAM_MATMUL)
+                before--;
+            op->panels = before->panels;
+            is_noticed(m, i, "the place of the product before");
+            *op = was;
+        }
+        if (!chain && op->opcode == PROGRAM_ATTEND) {
+            op->flags |= PROGRAM_WORDS;
+            is_noticed(m, i, "no hop behind readers");
+            *op = was;
+        }
+    }
+    take_turns(m, chain ? 4 : 1);
+    is_noticed(m, 0, "a place is taken before all have left it");
+    take_turns(m, MAX_PLACES);
+    cr_assert_str_empty(run_steps(m->p).fault);
+}
+
+/* A mixture's experts pass their sum on as O does; no hop stands in front of the next layer. */
+Test(cuda_words, experts_pass_their_sum_on, .timeout = 60)
+{
+    struct made m = make_named("tiny-qwen3moe-s32-q4_k_m");
+    uint32_t n_layers = m.p->n_layers, n_experts = 0;
+    cr_assert_gt(m.marks.words_rows, 0);
+    cr_assert_eq(n_words(m.p), 3 * n_layers - 1, "q, k and v and twice x, but behind the last layer");
+    for (uint32_t i = 0; i < m.p->n_ops; i++) {
+        const struct program_op *op = &m.p->ops[i];
+        bool summed = op->opcode == PROGRAM_EXPERTS && op->epilogue == PROGRAM_RESIDUAL;
+        bool last = i + 1 < m.p->n_ops && op[1].flags & PROGRAM_HEAD;
+        n_experts += summed;
+        if (op->opcode != PROGRAM_EXPERTS)
+            continue;
+        cr_assert_eq((op->flags & PROGRAM_WORDS) != 0, summed && !last, "op %u", i);
+        cr_assert_eq(op->old != 0 && op->flags & PROGRAM_EMPTIES, summed, "op %u", i);
+    }
+    cr_assert_eq(n_experts, n_layers);
+    cr_assert_str_empty(run_steps(m.p).fault);
+    check_the_check(&m);
+    give(&m);
+}
+
 Test(cuda_words, a_row_that_is_long_takes_a_hop, .timeout = 60)
 {
     struct made m = make_named("tiny-qwen3-s11-q4_k_m");
@@ -408,74 +508,6 @@ Test(cuda_words, a_step_ends_with_x_where_it_began, .timeout = 60)
     cr_assert(n_moves > 0 && n_moves % 2 == 0);
     cr_assert_str_empty(run_steps(m.p).fault);
     give(&m);
-}
-
-static void is_noticed(struct made *m, uint32_t op, const char *what)
-{
-    cr_assert_str_not_empty(run_steps(m->p).fault, "op %u: %s", op, what);
-}
-
-/* So many places in place of eight. */
-static void take_turns(struct made *m, uint32_t n_places)
-{
-    uint32_t bytes = (uint32_t)(m->marks.panel_bytes / MAX_PLACES), number = 0;
-    for (uint32_t i = 0; i < m->p->n_ops; i++)
-        if (m->p->ops[i].opcode == PROGRAM_MATMUL)
-            m->p->ops[i].panels = number++ % n_places * bytes;
-}
-
-/* The check above notices what the plan must not do. */
-static void check_the_check(struct made *m)
-{
-    bool chain = m->p->ops[0].n_empties;
-    for (uint32_t i = 0; i < m->p->n_ops; i++) {
-        struct program_op *op = &m->p->ops[i], was = *op;
-        bool reads_old = op->old && op->epilogue == PROGRAM_RESIDUAL;
-        if (op->n_empties) {
-            op->n_empties = 0;
-            is_noticed(m, i, "the words of the layer before stay");
-            *op = was;
-        }
-        if (reads_old) {
-            op->old = 16;
-            is_noticed(m, i, "no old value");
-            *op = was;
-        }
-        if (chain && op->opcode == PROGRAM_ATTEND && op->wait != PROGRAM_NONE) {
-            op->wait = PROGRAM_NONE;
-            is_noticed(m, i, "no wait for the layer before");
-            *op = was;
-        }
-        if (chain && op->flags & PROGRAM_SIGNALS) {
-            op->flags &= (uint16_t)~PROGRAM_SIGNALS;
-            is_noticed(m, i, "no signal for the layer behind");
-            *op = was;
-        }
-        bool rewritten = op->out == PROGRAM_X ||
-                         (i + 3 < m->p->n_ops && !(op[3].flags & PROGRAM_HEAD)); /* as words, what is old */
-        if (!chain && op->flags & PROGRAM_EMPTIES && rewritten) {
-            op->flags &= (uint16_t)~PROGRAM_EMPTIES;
-            is_noticed(m, i, "the old value stays");
-            *op = was;
-        }
-        if (op->opcode == PROGRAM_MATMUL && op[-1].flags & PROGRAM_WORDS) {
-            const struct program_op *before = op - 1;
-            while (before->opcode != PROGRAM_MATMUL)
-                before--;
-            op->panels = before->panels;
-            is_noticed(m, i, "the place of the product before");
-            *op = was;
-        }
-        if (!chain && op->opcode == PROGRAM_ATTEND) {
-            op->flags |= PROGRAM_WORDS;
-            is_noticed(m, i, "no hop behind readers");
-            *op = was;
-        }
-    }
-    take_turns(m, chain ? 4 : 1);
-    is_noticed(m, 0, "a place is taken before all have left it");
-    take_turns(m, MAX_PLACES);
-    cr_assert_str_empty(run_steps(m->p).fault);
 }
 
 Test(cuda_words, a_program_with_a_mistake_is_noticed, .timeout = 60)
