@@ -36,8 +36,8 @@
  * its columns, which lie in L2, four times a tile.
  *
  * FLOATS  Chains of fmaf over the 256 columns, ascending: lane l has row l % 16 and columns 4 (l / 16) .. + 3
- * of the panel. Of one column a lane has one chain, of 1,024 cycles; while it adds a turn of columns, the next
- * ones are loaded, so that a tile takes 1,250 to 1,300.
+ * of the panel. Of one column a lane has one chain, of 1,024 cycles; while it adds a turn of columns, the
+ * next ones are loaded, so that a tile takes 1,250 to 1,300.
  *
  * Thread: all lanes of one warp, with the same arguments except `lane`. */
 #pragma once
