@@ -420,6 +420,16 @@ Test(cuda_twin, blocks_of_the_real_size, .timeout = 1200)
     live_all(&sm_80, 1, 42);
 }
 
+/* Of three warps, two quantise shared columns while the third signals the end of the layer before. */
+Test(cuda_twin, blocks_of_three_warps, .timeout = 1200)
+{
+    static const struct circumstances sm_90 = {QWEN3, EXECUTOR_PERSISTENT, KV_F16, "3", "90", 30},
+                                      sm_80 = {Q8, EXECUTOR_PERSISTENT, KV_Q8_0, "5", "80", 15};
+    setenv("SIMT_THREADS", "160", 1);
+    live_all(&sm_90, 1, 81);
+    live_all(&sm_80, 1, 82);
+}
+
 Test(cuda_twin, eager, .timeout = 1200)
 {
     static const struct circumstances all[] = {{QWEN3, EXECUTOR_EAGER, KV_Q8_0, "2", "90", 40},
