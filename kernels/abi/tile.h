@@ -52,8 +52,8 @@
  *
  * The codebook of CODES and THREES is 16 int8 by code (THREES: 8); d has its unit (quant_codes.h) as a
  * factor. So GGUF's IQ4_XS, IQ3_S and IQ3_XXS become CODES, and IQ2_*, IQ1_* and TQ*, which have at most
- * eight values, THREES. Q3_K becomes Q6_K, Q4_1 becomes Q5_1: the same formula over wider values; F32 becomes
- * BF16 where that holds every value of a matrix, as of most routers. No bit of a result changes.
+ * eight values, THREES. Q3_K becomes Q6_K, Q4_1 becomes Q5_1: the same formula over wider values; a router's
+ * F32 becomes BF16 where that holds every value. No bit of a result changes.
  *
  * ACTIVATIONS  of up to 8 columns (rows of a step) lie in a panel, super-block after super-block, each of
  * activation_super_bytes():

@@ -15,7 +15,7 @@
 
 _Static_assert(TILE_ROWS == WEIGHT_GROUP, "tiles are read as they are packed");
 
-#define HALVED_BYTES  ((size_t)16 << 20) /* of the largest router: 256 experts of 16,384 values */
+#define LOOK_BYTES    ((size_t)64 << 10)
 #define STAGING_BYTES ((size_t)32 << 20) /* of each half: one is packed while the other is copied */
 
 static size_t tile_bytes(const struct decoder_matrix *m)
@@ -23,50 +23,41 @@ static size_t tile_bytes(const struct decoder_matrix *m)
     return (size_t)m->n_supers * m->super_bytes;
 }
 
-/* Finds whether a weight is one of floats that BF16 holds; `rows` has room for the groups read at once. Its
- * first value that is none, mostly one of the first few, ends the reading. */
-static int find_halved(struct cuda_weights *w, struct weight_reader *r, uint32_t index, void *rows)
+/* Finds whether BF16 holds all values of a router of floats; `room` has LOOK_BYTES. The first value that it
+ * does not hold, mostly one of the first few, ends the reading. */
+static int look_at_router(struct cuda_weights *w, const struct model *m, uint32_t index, void *room,
+                          struct error *err)
 {
-    const struct weight *from = model_weight(r->model, index);
-    uint32_t n = weight_groups(r->model, index), step = weight_groups_at_once(r->model, index);
-    w->halved[index] = true;
-    for (uint32_t first = 0; first < n && w->halved[index]; first += step) {
-        uint32_t last = n - first < step ? n : first + step, n_rows = (last - first) * WEIGHT_GROUP;
-        int rc = weight_reader_groups(r, index, first, last, rows);
+    size_t size = model_weight(m, index)->size;
+    w->as_bf16[index] = true;
+    for (size_t at = 0; at < size && w->as_bf16[index]; at += LOOK_BYTES) {
+        size_t n = size - at < LOOK_BYTES ? size - at : LOOK_BYTES;
+        int rc = model_read_weight(m, index, at, room, n, err);
         if (rc < 0)
             return rc;
-        n_rows = from->n - first * WEIGHT_GROUP < n_rows ? from->n - first * WEIGHT_GROUP : n_rows;
-        w->halved[index] = cuda_pack_is_half(rows, (size_t)n_rows * from->k);
+        w->as_bf16[index] = cuda_pack_is_bf16(room, n / sizeof(float));
     }
     return 0;
 }
 
-/* True of matrices of floats that are small, such as routers, and so quickly read twice. */
-static bool may_be_halved(const struct cuda_weights *w, const struct model *m, uint32_t index)
+/* Looks at the routers alone, which are small: a matrix that is looked at is read twice, and by one thread.
+ */
+static int look_at_routers(struct cuda_weights *w, const struct graph *g, struct error *err)
 {
-    const struct weight *from = model_weight(m, index);
-    return w->uses[index] == WEIGHT_MATRIX && from->type == QUANT_F32 && from->size <= HALVED_BYTES;
-}
-
-static int find_all_halved(struct cuda_weights *w, const struct model *m, struct error *err)
-{
-    struct weight_reader r;
-    size_t size = 1;
-    uint64_t sum;
-    for (uint32_t i = 0; i < w->n; i++) {
-        size_t own = may_be_halved(w, m, i) ? weight_groups_size(m, i, weight_groups_at_once(m, i)) : 0;
-        size = own > size ? own : size;
+    void *room = malloc(LOOK_BYTES);
+    int rc = room ? 0 : error_set(err, -ENOMEM, "reading routers: out of memory");
+    for (uint32_t i = 0; i < g->n_nodes && rc == 0; i++) {
+        const struct graph_node *route = &g->nodes[i];
+        if (route->op != GRAPH_ROUTE)
+            continue;
+        const struct graph_node *router = &g->nodes[route->inputs[0]];
+        while (router->op == GRAPH_SCALE)
+            router = &g->nodes[router->inputs[0]];
+        if (router->op == GRAPH_MUL_MAT && model_weight(g->model, router->weight)->type == QUANT_F32)
+            rc = look_at_router(w, g->model, router->weight, room, err);
     }
-    void *rows = malloc(size);
-    if (!rows)
-        return error_set(err, -ENOMEM, "reading weights: out of memory");
-    weight_reader_open(&r, m);
-    int rc = 0;
-    for (uint32_t i = 0; i < w->n && rc == 0; i++)
-        if (may_be_halved(w, m, i))
-            rc = find_halved(w, &r, i, rows);
-    free(rows);
-    return weight_reader_close(&r, &sum, err);
+    free(room);
+    return rc;
 }
 
 /* Places every weight of the graph in `a`, which may only count. */
@@ -85,8 +76,8 @@ static int place(struct cuda_weights *w, struct cuda_arena *a, const struct grap
         int rc = cuda_pack_layout(from->type, from->n, from->k, &w->matrices[i], &why);
         if (rc < 0)
             return error_set(err, rc, "%s: %s", from->name, why.text);
-        if (w->halved[i])
-            cuda_pack_halve(&w->matrices[i]);
+        if (w->as_bf16[i])
+            cuda_pack_as_bf16(&w->matrices[i]);
         w->matrices[i].tiles = cuda_arena_take(a, cuda_pack_size(&w->matrices[i]));
     }
     return 0;
@@ -98,11 +89,11 @@ int cuda_weights_open(struct cuda_weights *w, const struct graph *g, struct erro
     *w = (struct cuda_weights){.n = model_n_weights(g->model)};
     w->matrices = calloc(w->n ? w->n : 1, sizeof *w->matrices);
     w->vectors = calloc(w->n ? w->n : 1, sizeof *w->vectors);
-    w->halved = calloc(w->n ? w->n : 1, sizeof *w->halved);
+    w->as_bf16 = calloc(w->n ? w->n : 1, sizeof *w->as_bf16);
     w->uses = weight_uses(g);
-    if (!w->matrices || !w->vectors || !w->halved || !w->uses)
+    if (!w->matrices || !w->vectors || !w->as_bf16 || !w->uses)
         return error_set(err, -ENOMEM, "weights: out of memory");
-    int rc = find_all_halved(w, g->model, err);
+    int rc = look_at_routers(w, g, err);
     if (rc < 0)
         return rc;
     rc = place(w, &counted, g, w->uses, err);
@@ -299,7 +290,7 @@ void cuda_weights_close(struct cuda_weights *w, const struct cuda_driver *driver
     cuda_block_give(&w->block, driver);
     free(w->matrices);
     free(w->vectors);
-    free(w->halved);
+    free(w->as_bf16);
     free(w->uses);
     *w = (struct cuda_weights){0};
 }
@@ -320,7 +311,7 @@ void cuda_weights_note(const struct cuda_weights *w, const struct graph *g, char
         bool found = false;
         for (uint32_t i = 0; i < w->n; i++)
             found = found || (w->matrices[i].n && model_weight(g->model, i)->type == converted[c].type &&
-                              (converted[c].type != QUANT_F32 || w->halved[i]));
+                              (converted[c].type != QUANT_F32 || w->as_bf16[i]));
         if (found && n < room)
             n +=
                 (size_t)snprintf(out + n, room - n, "%s%s as %s",

@@ -12,14 +12,14 @@ struct cuda_weights {
     uint32_t n;                      /* weights of the model */
     struct decoder_matrix *matrices; /* [n]; n 0: not a matrix of this graph */
     uint64_t *vectors;               /* [n]; 0: not a vector of this graph */
-    bool *halved;                    /* [n]; true: floats that BF16 holds, and small: packed as BF16 */
+    bool *as_bf16;                   /* [n]; true: a router of floats that BF16 holds, and is packed as */
     uint8_t *uses;                   /* [n], enum weight_use */
     size_t size;                     /* bytes of device memory */
     struct cuda_block block;
     uint64_t sum; /* of what was read (weight_reader.h) */
 };
 
-/* Finds shapes and size of the device's weights, for which it reads small matrices of floats; acquires no
+/* Finds shapes and size of the device's weights, for which it reads routers of floats; acquires no
  * device memory. Errors: -ENOMEM, those of model_read_weight(), or as cuda_pack_layout(), with the weight's
  * name. On failure cuda_weights_close() releases. */
 int cuda_weights_open(struct cuda_weights *w, const struct graph *g, struct error *err);

@@ -65,7 +65,7 @@ int cuda_pack_layout(uint32_t type, uint32_t n, uint32_t k, struct decoder_matri
     return 0;
 }
 
-bool cuda_pack_is_half(const void *rows, size_t n_values)
+bool cuda_pack_is_bf16(const void *rows, size_t n_values)
 {
     uint32_t low = 0, bits;
     for (size_t i = 0; i < n_values; i++) {
@@ -75,7 +75,7 @@ bool cuda_pack_is_half(const void *rows, size_t n_values)
     return (low & 0xffff) == 0;
 }
 
-void cuda_pack_halve(struct decoder_matrix *m)
+void cuda_pack_as_bf16(struct decoder_matrix *m)
 {
     assert(m->type == TILE_F32);
     m->type = TILE_BF16;
@@ -221,7 +221,7 @@ static void pack_float_row(uint32_t size, const uint8_t *src, uint32_t n_columns
 }
 
 /* Packs the upper half of each value. */
-static void pack_half_row(const uint8_t *src, uint32_t n_columns, uint8_t *tile, uint32_t row)
+static void pack_bf16_row(const uint8_t *src, uint32_t n_columns, uint8_t *tile, uint32_t row)
 {
     for (uint32_t c = 0; c < n_columns; c++)
         memcpy(tile + (c / 8 * TILE_ROWS + row) * 16 + c % 8 * 2, src + c * 4 + 2, 2);
@@ -230,8 +230,8 @@ static void pack_half_row(const uint8_t *src, uint32_t n_columns, uint8_t *tile,
 void cuda_pack(uint32_t type, const struct decoder_matrix *m, const void *rows, void *out, uint32_t first,
                uint32_t last)
 {
-    bool halved = type == QUANT_F32 && m->type == TILE_BF16;
-    assert((halved || m->type == forms[type].tile) && first <= last && last <= m->n_tiles);
+    bool as_bf16 = type == QUANT_F32 && m->type == TILE_BF16;
+    assert((as_bf16 || m->type == forms[type].tile) && first <= last && last <= m->n_tiles);
     size_t row_size = quant_size(type, m->k), tile_bytes = (size_t)m->n_supers * m->super_bytes;
     memset(out, 0, (last - first) * tile_bytes);
     for (uint32_t tile = first; tile < last; tile++)
@@ -243,8 +243,8 @@ void cuda_pack(uint32_t type, const struct decoder_matrix *m, const void *rows, 
                 uint8_t *to = (uint8_t *)out + (tile - first) * tile_bytes + (size_t)super * m->super_bytes;
                 uint32_t left = m->k - super * TILE_COLUMNS;
                 uint32_t n_columns = left < TILE_COLUMNS ? left : TILE_COLUMNS;
-                if (halved)
-                    pack_half_row(from, n_columns, to, row);
+                if (as_bf16)
+                    pack_bf16_row(from, n_columns, to, row);
                 else if (tile_is_float(m->type))
                     pack_float_row(forms[type].bits / 8, from, n_columns, to, row);
                 else

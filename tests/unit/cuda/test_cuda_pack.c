@@ -156,22 +156,22 @@ static void random_weights(uint32_t type, uint8_t *w, size_t size)
         w[i] = next() % 2 ? (uint8_t)(next() % 3) : 254;
 }
 
-/* halved: the floats are BF16's, and packed as such. */
-static void check(uint32_t type, uint32_t n, uint32_t k, bool halved)
+/* as_bf16: the floats are BF16's, and packed as such. */
+static void check(uint32_t type, uint32_t n, uint32_t k, bool as_bf16)
 {
     size_t row_size = quant_size(type, k);
     uint8_t *src = malloc(row_size * n);
     float *want = malloc(k * sizeof *want);
     struct decoder_matrix m;
     cr_assert_eq(cuda_pack_layout(type, n, k, &m, NULL), 0);
-    if (halved)
-        cuda_pack_halve(&m);
+    if (as_bf16)
+        cuda_pack_as_bf16(&m);
     uint8_t *tiles = malloc(cuda_pack_size(&m));
     cr_assert(src && want && tiles);
     memset(tiles, 0xa5, cuda_pack_size(&m));
     random_weights(type, src, row_size * n);
     block_factors_put(type, src, n, k);
-    for (size_t i = 0; halved && i < row_size * n; i += 4)
+    for (size_t i = 0; as_bf16 && i < row_size * n; i += 4)
         src[i] = src[i + 1] = 0;
     uint32_t middle = m.n_tiles / 2;
     cuda_pack(type, &m, src + middle * 16 * row_size, tiles + (size_t)middle * m.n_supers * m.super_bytes,
@@ -213,7 +213,7 @@ Test(cuda_pack, floats_that_bf16_holds_are_packed_in_half_the_bytes)
             check(QUANT_F32, n, k, true);
     cr_assert_eq(cuda_pack_layout(QUANT_F32, 37, 264, &m, NULL), 0);
     cr_assert_eq(cuda_pack_layout(QUANT_BF16, 37, 264, &half, NULL), 0);
-    cuda_pack_halve(&m);
+    cuda_pack_as_bf16(&m);
     cr_assert_eq(memcmp(&m, &half, sizeof m), 0);
 }
 
@@ -225,12 +225,12 @@ Test(cuda_pack, one_bit_below_bf16_keeps_floats_as_they_are)
     for (uint32_t t = 0; t < sizeof tops / sizeof *tops; t++) {
         for (uint32_t i = 0; i < 5; i++)
             values[i] = tops[t];
-        cr_assert(cuda_pack_is_half(values, 5));
+        cr_assert(cuda_pack_is_bf16(values, 5));
         for (uint32_t i = 0; i < 5; i++)
             for (uint32_t bit = 0; bit < 16; bit++) {
                 values[i] ^= 1u << bit;
-                cr_assert_not(cuda_pack_is_half(values, 5), "value %u, bit %u", i, bit);
-                cr_assert_eq(cuda_pack_is_half(values, i), true);
+                cr_assert_not(cuda_pack_is_bf16(values, 5), "value %u, bit %u", i, bit);
+                cr_assert_eq(cuda_pack_is_bf16(values, i), true);
                 values[i] ^= 1u << bit;
             }
     }
