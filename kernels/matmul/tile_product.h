@@ -29,7 +29,7 @@
  *     MXFP4       317        486   631     560
  *     CODES       353        617   753     579
  *     THREES      238        451   838     455
- *     BF16        700       2240          1990
+ *     F16, BF16   700       2240          1990
  *     F32         550       1890          3980
  *
  * Two panels share what is read of the weights. Their loop has two blocks a turn, so that a warp waits for

@@ -51,7 +51,9 @@ static uint32_t narrow_rows(const struct program_op *op, const struct decoder_ma
 /* A product whose columns are shared and words writes them while blocks may still copy those of the product
  * before. So products take turns in N_PLACES places, which is two layers of a chain: by then ATTEND has
  * waited for the end of the layer in which the place was last used. In other programs a hop lies in front of
- * the product that makes x, so that all before it are over, and that one has another place. */
+ * the product that makes x, so that all before it are over, and that one has another place.
+ * Experts that make x have no place, and gathered ones use all of them; but all blocks meet behind them
+ * before the sum is passed on (mixture_end()). */
 #define N_PLACES 8
 
 uint64_t plan_panels(struct program *program, const struct decoder_matrix *matrices)

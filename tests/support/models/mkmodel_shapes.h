@@ -301,7 +301,7 @@ static const struct shape shapes[] = {
      .eps = 1e-6f,
      .vocab = &vocab_chatml,
      .experts = {.n = 8, .n_used = 3, .ffn = 160}},
-    {.name = "tiny-qwen3moe-many", /* experts that a warp's lanes have more than four of */
+    {.name = "tiny-qwen3moe-many", /* more experts than a warp has lanes for, and than are added at once */
      .arch = "qwen3moe",
      .n_layers = 2,
      .hidden = 256,
@@ -314,7 +314,7 @@ static const struct shape shapes[] = {
      .rope_base = 1e4f,
      .eps = 1e-6f,
      .vocab = &vocab_chatml,
-     .experts = {.n = 140, .n_used = 3, .ffn = 32}},
+     .experts = {.n = 140, .n_used = 9, .ffn = 32}},
     {.name = "tiny-llama",
      .arch = "llama",
      .n_layers = 3,

@@ -154,7 +154,9 @@ static void run_op(struct run *r, uint32_t i)
     use_place(r, op);
     for (int j = r->first; j < r->now; j++) {
         const struct program_op *before = op - (r->now - j);
-        if (j > r->known && (before->in == op->out || before->out == op->out))
+        bool chosen = before->flags & PROGRAM_GATED || before->opcode == PROGRAM_EXPERTS;
+        if (j > r->known &&
+            (before->in == op->out || before->out == op->out || (chosen && op->out == PROGRAM_CHOICE)))
             fail(r, "written without a wait for another op's use", op->out);
     }
     if (is_followed(op->in))
