@@ -176,7 +176,7 @@ enum decoder_stop {
 };
 enum decoder_failure {
     DECODER_FINE,
-    DECODER_DEADLINE, /* a wait took longer than deadline_ns: error = what (failure.h), value, target, op, block */
+    DECODER_DEADLINE, /* a wait exceeded deadline_ns: error = what (failure.h), value, target, op, block */
     DECODER_RANGE,    /* the step has an index out of range: error = enum decoder_range, value, limit, op
                          (meaningless), block */
     DECODER_ABORTED,  /* control.stop was DECODER_ABORT */
