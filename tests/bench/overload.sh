@@ -57,9 +57,14 @@ idle() {
 
 serve --model "$model"
 echo "$clients clients at once, 32 slots, queue_limit 256, max_connections 1000"
-first=
 waves="1 2 3 4"
-[ -n "$check" ] || waves="$waves 5 6 7 8 9 10 11 12"
+half=2 # of the waves
+most=0
+least=
+[ -n "$check" ] || {
+    waves="$waves 5 6 7 8 9 10 11 12"
+    half=6
+}
 for wave in $waves; do
     [ -n "$check" ] || ask_health
     "$bin/bench_load" wave "${at##*:}" $clients >"$dir/wave.log" 2>&1 &
@@ -81,10 +86,16 @@ for wave in $waves; do
     memory=$((all - decoder))
     echo "wave $wave: $(tail -n 1 "$dir/wave.log"), $health, RssAnon $((all / 1024)) KB, $((decoder / 1024)) KB of it the decoder's"
     [ -n "$check" ] || head -n 1 "$dir/wave.log"
-    first=${first:-$memory}
+    if [ "$wave" -le $half ]; then
+        [ "$memory" -le $most ] || most=$memory
+    else
+        [ "$memory" -ge "${least:-$memory}" ] || least=$memory
+        least=${least:-$memory}
+    fi
 done
-# A wave's memory serves the next one; an allocator may keep 4 MB in other places.
-[ $((memory - first)) -lt 4194304 ] || fail "memory has grown by $((memory - first)) bytes"
+# A wave's memory serves the next one. An allocator keeps up to 7 MB of it or gives that back, now so, now so: a leak of 2 KB a request
+# shows in the least that is kept after a later wave.
+[ $((least - most)) -lt 2097152 ] || fail "memory has grown by $((least - most)) bytes"
 refused=$(metric hearth_rejects_total'{type="queue_full"}')
 [ "$refused" -gt 0 ] || fail "no request was refused"
 if [ -z "$check" ]; then
