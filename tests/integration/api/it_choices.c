@@ -75,7 +75,8 @@ DAEMON_TEST(choices, many_of_them_do_not_fill_the_queue, SLOW, "--slots", "2", "
     int other = client_connect(daemon_.port);
     client_request(other, "POST", "/generate", "", "{\"prompt\":\"Once\",\"max_tokens\":1}");
     wait_stat("requests.waiting", 1);
-    client_once(daemon_.port, "DELETE", "/requests/many", "", NULL);
+    r = client_once(daemon_.port, "DELETE", "/requests/many", "", NULL);
+    reply_free(&r);
     client_read(fd, &r, false);
     json_t *root = reply_json(&r);
     cr_assert_eq(json_array_size(json_at(root, "choices")), 100);
