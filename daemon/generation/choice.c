@@ -51,7 +51,7 @@ static bool is_stop_id(const struct generation *g, int32_t token)
     return false;
 }
 
-/* Tells if a token that ends the text is no part of it. */
+/* Returns whether token i ends the text and is no part of it. */
 static bool ends_text(const struct choice *c, uint32_t i)
 {
     const struct generation *g = c->g;

@@ -122,7 +122,7 @@ struct params {
     uint32_t n_stops;
     int32_t *stop_ids;
     uint32_t n_stop_ids;
-    bool include_stop_str_in_output; /* what ended the text, if it has one, is part of it */
+    bool include_stop_str_in_output; /* the string or token that ended the text is part of it */
     struct step_bias *biases;
     uint32_t n_biases;
     bool has_logprobs; /* of the chosen tokens */

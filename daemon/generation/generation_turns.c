@@ -46,7 +46,7 @@ static bool may_follow(const struct generation *g)
 {
     if (g->n_submitted == g->n_choices)
         return false;
-    assert(g->n_running >= g->n_choices - g->n_submitted); /* what the engine has not got runs, too */
+    assert(g->n_running >= g->n_choices - g->n_submitted); /* n_running counts unsubmitted ones, too */
     uint32_t at_work = g->n_running - (g->n_choices - g->n_submitted);
     return !at_work || at_work + n_next(g) <= g->server->cfg->slots;
 }

@@ -34,13 +34,20 @@ static void add_buffer(struct program *p, uint32_t index, uint32_t width)
     p->n_buffers = index + 1;
 }
 
+/* The forms of columns that a product's matrices read: a set of enum activation_form. */
+static uint32_t forms_of(const struct program_op *op, const struct decoder_matrix *matrices)
+{
+    uint32_t forms = 0;
+    for (uint32_t i = 0; i < op->n_weights; i++)
+        forms |= activation_form(matrices[op->weight[i]].type);
+    return forms;
+}
+
 /* Most rows that a product may take as words: it is narrow. */
 static uint32_t narrow_rows(const struct program_op *op, const struct decoder_matrix *matrices,
                             const struct plan_block *block)
 {
-    uint32_t forms = 0, n = ACTIVATION_COLUMNS;
-    for (uint32_t i = 0; i < op->n_weights; i++)
-        forms |= activation_form(matrices[op->weight[i]].type);
+    uint32_t forms = forms_of(op, matrices), n = ACTIVATION_COLUMNS;
     while (n && product_is_wide(n, op->k, forms, block->work_bytes))
         n--;
     return n;
@@ -61,10 +68,9 @@ uint64_t plan_panels(struct program *program, const struct decoder_matrix *matri
     uint32_t most = 0, number = 0;
     for (uint32_t i = 0; i < program->n_ops; i++) {
         const struct program_op *op = &program->ops[i];
-        uint32_t forms = 0;
-        for (uint32_t j = 0; op->opcode == PROGRAM_MATMUL && j < op->n_weights; j++)
-            forms |= activation_form(matrices[op->weight[j]].type);
-        uint32_t bytes = activation_panel_bytes(ACTIVATION_COLUMNS, op->k, forms);
+        if (op->opcode != PROGRAM_MATMUL)
+            continue;
+        uint32_t bytes = activation_panel_bytes(ACTIVATION_COLUMNS, op->k, forms_of(op, matrices));
         most = bytes > most ? bytes : most;
     }
     most = (most + 127) / 128 * 128;
