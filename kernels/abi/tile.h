@@ -13,13 +13,15 @@
  *
  *   bytes   (8 bits)  [block 8][lane 32]: words 0..3                                              4096 bytes
  *   nibbles (4 bits)  [pair of blocks 4][lane 32]: for both blocks, words 0 | 2 << 4, 1 | 3 << 4  2048 bytes
- *   pairs   (2 bits)  [half 2][lane 32][block of the half 4]: word r in bits 2r, 2r+1 of a byte   1024 bytes
- *   bits    (1 bit)   [lane 32][pair of blocks 4]: word r of block 2 p + e in bit 4 e + r          512 bytes
+ *   stacked (4 bits)  [pair of blocks 4][lane 32]: words 0..3, the even block's | the odd one's << 4  2048
+ * bytes pairs   (2 bits)  [half 2][lane 32][block of the half 4]: word r in bits 2r, 2r+1 of a byte   1024
+ * bytes bits    (1 bit)   [lane 32][pair of blocks 4]: word r of block 2 p + e in bit 4 e + r          512
+ * bytes
  *
  * Signed types (Q6_K, Q5_0, Q4_0) hold value - zero in two's complement: the upper four bits in the nibble,
  * the rest in the smaller plane. A product puts it at the top of a byte, which multiplies it by 4, 8 or 16,
  * and divides the float sum by the same factor (a power of two: exact). Unsigned types have the low four bits
- * in the nibble.
+ * in the nibble. Stacked nibbles need no shift: a product leaves an odd block's in place, 16 times too large.
  *
  * Types with a codebook hold codes. A lane looks four of them up at once, so they lie in adjacent nibbles of
  * a word: code i of word r in block 2 p + e is nibble q % 8 of word q / 8, where q = 16 e + 4 r + i.
@@ -29,7 +31,7 @@
  *                     in word b                                                                    1536 bytes
  *
  *   type   planes            then, by row of 16                                             bytes bits/weight
- *   Q4_K   nibbles           {d, dmin f16; 12 bytes of 6-bit scales and minimums, below}     2304   4.5
+ *   Q4_K   stacked           {d, dmin f16; 12 bytes of 6-bit scales and minimums, below}     2304   4.5
  *   Q5_K   nibbles, bits     the same                                                        2816   5.5
  *   Q6_K   nibbles, pairs    16 int8 scales; then d f16 of all rows                          3360   6.5625
  *   Q2_K   pairs             16 bytes scale | min << 4; then {d, dmin f16} of all rows       1344   2.625
@@ -105,6 +107,12 @@ static inline bool tile_has_nibbles(uint32_t type)
 {
     return type == TILE_Q4_K || type == TILE_Q5_K || type == TILE_Q6_K || type == TILE_Q5_0 ||
            type == TILE_Q4_0 || type == TILE_Q5_1;
+}
+
+/* A byte of the nibbles' plane has values of two blocks. */
+static inline bool tile_is_stacked(uint32_t type)
+{
+    return type == TILE_Q4_K;
 }
 
 static inline bool tile_has_pairs(uint32_t type)

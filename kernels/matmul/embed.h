@@ -50,6 +50,8 @@ SIMT_INLINE uint32_t embed_word(uint32_t type, const SIMT_GLOBAL char *tile, uin
         small = *(const SIMT_GLOBAL uint32_t *)(plane + j / 4 * 512 + j % 4 * 4) >> 2 * r & 0x03030303u;
     else if (tile_has_bits(type))
         small = *(const SIMT_GLOBAL uint32_t *)(plane + j / 2 * 4) >> (j % 2 * 4 + r) & 0x01010101u;
+    if (tile_is_stacked(type))
+        return *(const SIMT_GLOBAL uint32_t *)(mine + j / 2 * 512 + r * 4) >> j % 2 * 4 & 0x0f0f0f0fu;
     if (tile_has_nibbles(type))
         word = *(const SIMT_GLOBAL uint32_t *)(mine + j / 2 * 512 + j % 2 * 8 + r % 2 * 4) >> r / 2 * 4 &
                0x0f0f0f0fu;

@@ -6,8 +6,8 @@
  * t = lane % 4). The mma starts from the bits of 1.5 * 2^23: its sums, read as floats, are 1.5 * 2^23 + I,
  * exact since |I| < 2^22 (the largest: 128 * 127 * 32, times 1), so no conversion is needed, only a
  * subtraction. If the scale is an integer, subtraction and scaling are one exact fmaf: s * I < 2^24
- * (arith.h). Signed types come 4, 8 or 16 times too large (tile.h): the same step divides by that power of
- * two.
+ * (arith.h). Integers that come 2^n times too large (tile.h) start from the bits of 1.5 * 2^(23 - n), of
+ * which they are so many units of 2^-n.
  *
  * CODES  are looked up: prmt takes four of them, as nibbles of a selector, to four bytes of a table of eight,
  * which is a codebook of three bits; one of four bits takes two of these and a third that chooses by the
@@ -23,12 +23,12 @@
  * 1,980 MHz):
  *
  *            one column   up to 8   16   slots
- *     Q4_K        251        432   664     560
- *     Q6_K        268        509   720     815
- *     Q8_0        129        287   427    1055
- *     MXFP4       317        486   631     560
- *     CODES       353        617   753     579
- *     THREES      238        451   838     455
+ *     Q4_K        236        358   660     560
+ *     Q6_K        262        474   688     815
+ *     Q8_0        133        218   427    1055
+ *     MXFP4       317        408   631     560
+ *     CODES       353        554   753     579
+ *     THREES      238        444   838     455
  *     F16, BF16   700       2240          1990
  *     F32         550       1890          3980
  *
@@ -48,10 +48,10 @@
 #define TILE_BIASED    12582912.0f
 #define TILE_MAX_PANEL 2
 
-/* Scales of one or four blocks, rows g and g + 8: a byte per block (in `min` too) for Q4_K and Q5_K, a byte
+/* Scales of two or all blocks, rows g and g + 8: a byte per block (in `min` too) for Q4_K and Q5_K, a byte
  * per half-block where scales stand per 16, 16 bits per block for the others. */
 struct tile_scales {
-    uint32_t word[2][2], min[2][2]; /* [row] */
+    uint32_t word[2][4], min[2][4]; /* [row] */
 };
 
 /* Scale and minimum, for rows g and g + 8, of one block or, for types with scales per 16, half-block. */
@@ -78,16 +78,34 @@ SIMT_INLINE uint32_t tile_load1(const SIMT_SHARED char *p)
     return *(const SIMT_SHARED uint32_t *)p;
 }
 
-/* Loads 16 bits for each of n blocks (2 or 4). */
-SIMT_INLINE void tile_load_scales(const SIMT_SHARED char *p, const uint32_t n, uint32_t out[2])
+/* Extracts the 6-bit scales or minimums of four blocks from words of their low four and high two bits, which
+ * `low` and `high` have brought to bits 0 and 4 of each byte. */
+SIMT_INLINE uint32_t tile_six_bits(uint32_t low, uint32_t high)
 {
-    if (n == 2)
-        out[0] = tile_load1(p);
-    else
-        tile_load2(p, out);
+    return (low & 0x0f0f0f0fu) | (high & 0x30303030u);
 }
 
-/* Reads the scales of blocks first .. first + n - 1. */
+/* Reads the scales of all blocks, 16 bytes a row, of a type without minimums of 16 bits. */
+SIMT_INLINE void tile_read_all_scales(const uint32_t type, const SIMT_SHARED char *tile, uint32_t lane,
+                                      struct tile_scales *s)
+{
+    const SIMT_SHARED char *at = tile + tile_scales(type) + lane / 4 * TILE_ROW_SCALES;
+#pragma unroll
+    for (uint32_t row = 0; row < 2; row++, at += 8 * TILE_ROW_SCALES) {
+        tile_load4(at, s->word[row]);
+        if (type != TILE_Q4_K && type != TILE_Q5_K)
+            continue;
+        uint32_t high = s->word[row][3];
+#pragma unroll
+        for (uint32_t i = 0; i < 2; i++) {
+            uint32_t low = s->word[row][1 + i];
+            s->word[row][i] = tile_six_bits(low, i ? high : high << 4);
+            s->min[row][i] = tile_six_bits(low >> 4, i ? high >> 2 : high << 2);
+        }
+    }
+}
+
+/* Reads the scales of blocks first .. first + n - 1: of two, or of four where they need no unpacking. */
 SIMT_INLINE void tile_read_scales(const uint32_t type, const uint32_t n, const SIMT_SHARED char *tile,
                                   uint32_t lane, uint32_t first, struct tile_scales *s)
 {
@@ -95,15 +113,17 @@ SIMT_INLINE void tile_read_scales(const uint32_t type, const uint32_t n, const S
 #pragma unroll
     for (uint32_t row = 0; row < 2; row++, at += 8 * TILE_ROW_SCALES) {
         if (type == TILE_Q4_K || type == TILE_Q5_K) {
-            uint32_t low = tile_load1(at + 4 + first / 4 * 4), high = tile_load1(at + 12) >> first / 4 * 4;
-            uint32_t shift = n == 2 ? first % 4 * 8 : 0;
-            s->word[row][0] = ((low & 0x0f0f0f0fu) | (high << 4 & 0x30303030u)) >> shift;
-            s->min[row][0] = ((low >> 4 & 0x0f0f0f0fu) | (high << 2 & 0x30303030u)) >> shift;
+            uint32_t low = tile_load1(at + 4 + first / 4 * 4) >> first % 4 * 8;
+            uint32_t high = tile_load1(at + 12) >> (first / 4 * 4 + first % 4 * 8);
+            s->word[row][0] = tile_six_bits(low, high << 4);
+            s->min[row][0] = tile_six_bits(low >> 4, high << 2);
+        } else if (n == 4) {
+            tile_load2(at + 2 * first, s->word[row]);
         } else {
-            tile_load_scales(at + 2 * first, n, s->word[row]);
+            s->word[row][0] = tile_load1(at + 2 * first);
         }
         if (type == TILE_Q5_1)
-            tile_load_scales(at + TILE_ROWS * TILE_ROW_SCALES + 2 * first, n, s->min[row]);
+            s->min[row][0] = tile_load1(at + TILE_ROWS * TILE_ROW_SCALES + 2 * first);
     }
 }
 
@@ -124,27 +144,39 @@ SIMT_INLINE void tile_read_d(const uint32_t type, const SIMT_SHARED char *tile, 
     *dmin = f16_to_float(both >> 16);
 }
 
-/* The factor by which the sums of a type are too large. */
-SIMT_INLINE float tile_excess(const uint32_t type)
+/* log2 of the factor by which the integers of a block are too large. */
+SIMT_INLINE uint32_t tile_excess(const uint32_t type, const uint32_t block)
 {
-    return type == TILE_Q6_K ? 4.0f : type == TILE_Q5_0 ? 8.0f : type == TILE_Q4_0 ? 16.0f : 1.0f;
+    if (tile_is_stacked(type))
+        return block % 2 * 4;
+    return type == TILE_Q6_K ? 2 : type == TILE_Q5_0 ? 3 : type == TILE_Q4_0 ? 4 : 0;
 }
 
-/* Extracts the scales of block i, or of its half-block h for types with scales per 16. Integer scales are
- * divided by the excess here. */
+/* What a sum of a block's integers starts from: the bits of 1.5 * 2^(23 - excess), whose lowest one stands
+ * for 2^-excess. */
+SIMT_INLINE int32_t tile_bias(const uint32_t type, const uint32_t block)
+{
+    return TILE_BIAS - (int32_t)(tile_excess(type, block) << 23);
+}
+
+SIMT_INLINE float tile_biased(const uint32_t type, const uint32_t block)
+{
+    return arith_from_bits((uint32_t)tile_bias(type, block));
+}
+
+/* Extracts the scales of block i, or of its half-block h for types with scales per 16. */
 SIMT_INLINE void tile_scale_of(const uint32_t type, const struct tile_scales *s, uint32_t i, uint32_t h,
                                struct tile_scale *out)
 {
 #pragma unroll
     for (uint32_t row = 0; row < 2; row++) {
+        out->min[row] = 0;
         if (type == TILE_Q4_K || type == TILE_Q5_K) {
-            out->s[row] = (float)(s->word[row][0] >> 8 * i & 0xffu);
-            out->min[row] = (float)(s->min[row][0] >> 8 * i & 0xffu);
+            out->s[row] = (float)(s->word[row][i / 4] >> 8 * (i % 4) & 0xffu);
+            out->min[row] = (float)(s->min[row][i / 4] >> 8 * (i % 4) & 0xffu);
         } else if (type == TILE_Q6_K || tile_has_book(type)) { /* shifted as a whole word: extending a byte's
                                            sign takes three instructions more */
-            int32_t byte = (int32_t)(s->word[row][i / 2] << (24 - 16 * (i % 2) - 8 * h)) >> 24;
-            out->s[row] = (float)byte * (1 / tile_excess(type));
-            out->min[row] = 0;
+            out->s[row] = (float)((int32_t)(s->word[row][i / 2] << (24 - 16 * (i % 2) - 8 * h)) >> 24);
         } else if (type == TILE_Q2_K) {
             uint32_t byte = s->word[row][i / 2] >> (16 * (i % 2) + 8 * h);
             out->s[row] = (float)(byte & 15);
@@ -152,7 +184,6 @@ SIMT_INLINE void tile_scale_of(const uint32_t type, const struct tile_scales *s,
         } else if (type == TILE_NVFP4) { /* E4M3, halved: 2^119 lifts the exponent's bias from 127 to 8 */
             uint32_t byte = s->word[row][i / 2] >> (16 * (i % 2) + 8 * h) & 0xffu;
             out->s[row] = arith_from_bits(byte << 20) * 0x1p119f;
-            out->min[row] = 0;
         } else {
             uint32_t bits = s->word[row][i / 2] >> 16 * (i % 2) & 0xffffu;
             out->s[row] = type == TILE_MXFP4 ? arith_from_bits(bits << 16) : f16_to_float(bits);
@@ -176,7 +207,9 @@ SIMT_INLINE void tile_unpack(const uint32_t type, const uint32_t nibbles[4], uin
 #pragma unroll
     for (uint32_t r = 0; r < 4; r++) {
         uint32_t w = 0;
-        if (tile_has_nibbles(type) && high)
+        if (tile_is_stacked(type))
+            w = nibbles[r] & (e ? 0xf0f0f0f0u : 0x0f0f0f0fu);
+        else if (tile_has_nibbles(type) && high)
             w = (r < 2 ? nibbles[2 * e + r] << 4 : nibbles[2 * e + r - 2]) & 0xf0f0f0f0u;
         else if (tile_has_nibbles(type))
             w = (r < 2 ? nibbles[2 * e + r] : nibbles[2 * e + r - 2] >> 4) & 0x0f0f0f0fu;
@@ -234,44 +267,49 @@ struct tile_column {
     float a[2], sum[2]; /* by column: the scale, and scale * sum of integers */
 };
 
-/* Converts an accumulator: subtracts the bias and divides by the excess. */
-SIMT_INLINE float tile_sum(const uint32_t type, int32_t c)
-{
-    float f = arith_from_bits((uint32_t)c), x = 1 / tile_excess(type);
-    return x == 1.0f ? f - TILE_BIASED : __builtin_fmaf(f, x, -TILE_BIASED * x);
-}
-
-SIMT_INLINE void tile_clear(int32_t c[4])
+/* Starts the sums of a block, or of a pair of blocks that share a lane's fragment (one column). */
+SIMT_INLINE void tile_clear(const uint32_t type, const uint32_t even, const uint32_t odd, int32_t c[4])
 {
     for (uint32_t i = 0; i < 4; i++)
-        c[i] = TILE_BIAS;
+        c[i] = tile_bias(type, i % 2 ? odd : even);
+}
+
+/* Adds a block's products. Stacked nibbles reach to 240, which is no signed byte. */
+SIMT_INLINE void tile_mma(const uint32_t type, int32_t c[4], const uint32_t a[4], const uint32_t b[2])
+{
+    if (tile_is_stacked(type))
+        simt_mma_u8s8(c, a, b);
+    else
+        simt_mma_s8s8(c, a, b);
 }
 
 /* A block's sum of integers, times the scale: exact if the scale is an integer, else rounded once. */
-SIMT_INLINE float tile_scaled32(const uint32_t type, int32_t dot, float scale)
+SIMT_INLINE float tile_scaled32(const uint32_t type, const uint32_t block, int32_t dot, float scale)
 {
+    float sum = arith_from_bits((uint32_t)dot), biased = tile_biased(type, block);
     if (type == TILE_Q4_K || type == TILE_Q5_K)
-        return __builtin_fmaf(arith_from_bits((uint32_t)dot), scale, -TILE_BIASED * scale);
-    return scale * tile_sum(type, dot);
+        return __builtin_fmaf(sum, scale, -biased * scale);
+    return scale * (sum - biased);
 }
 
 /* The same of both halves of a block with scales per 16; all of these steps are exact. */
-SIMT_INLINE float tile_scaled16(int32_t dot0, int32_t dot1, float scale0, float scale1)
+SIMT_INLINE float tile_scaled16(const uint32_t type, int32_t dot0, int32_t dot1, float scale0, float scale1)
 {
-    float f = __builtin_fmaf(arith_from_bits((uint32_t)dot0), scale0, -TILE_BIASED * scale0);
-    return __builtin_fmaf(arith_from_bits((uint32_t)dot1) - TILE_BIASED, scale1, f);
+    float biased = tile_biased(type, 0);
+    float f = __builtin_fmaf(arith_from_bits((uint32_t)dot0), scale0, -biased * scale0);
+    return __builtin_fmaf(arith_from_bits((uint32_t)dot1) - biased, scale1, f);
 }
 
 /* Adds one block to c and m; scales per 32. i: row i / 2, column i % 2. */
-SIMT_INLINE void tile_fold32(const uint32_t type, const uint32_t a[4], const struct tile_scale *s,
-                             const struct tile_column *x, float c[4], float m[4])
+SIMT_INLINE void tile_fold32(const uint32_t type, const uint32_t block, const uint32_t a[4],
+                             const struct tile_scale *s, const struct tile_column *x, float c[4], float m[4])
 {
     int32_t dot[4];
-    tile_clear(dot);
-    simt_mma_s8s8(dot, a, x->b);
+    tile_clear(type, block, block, dot);
+    tile_mma(type, dot, a, x->b);
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
-        c[i] = __builtin_fmaf(x->a[i % 2], tile_scaled32(type, dot[i], s->s[i / 2]), c[i]);
+        c[i] = __builtin_fmaf(x->a[i % 2], tile_scaled32(type, block, dot[i], s->s[i / 2]), c[i]);
         if (type == TILE_Q4_K || type == TILE_Q5_K || type == TILE_Q5_1)
             m[i] = __builtin_fmaf(x->sum[i % 2], s->min[i / 2], m[i]);
     }
@@ -286,16 +324,16 @@ SIMT_INLINE void tile_fold16(const uint32_t type, const uint32_t a[4], const str
     int32_t dot[2][4], sums[2][4];
 #pragma unroll
     for (uint32_t h = 0; h < 2; h++) {
-        tile_clear(dot[h]);
+        tile_clear(type, 0, 0, dot[h]);
         simt_mma16_s8s8(dot[h], a + 2 * h, x->b[h]);
         if (type == TILE_Q2_K) {
-            tile_clear(sums[h]);
+            tile_clear(type, 0, 0, sums[h]);
             simt_mma16_s8s8(sums[h], ones, x->b[h]);
         }
     }
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
-        float f = tile_scaled16(dot[0][i], dot[1][i], s[0].s[i / 2], s[1].s[i / 2]);
+        float f = tile_scaled16(type, dot[0][i], dot[1][i], s[0].s[i / 2], s[1].s[i / 2]);
         c[i] = __builtin_fmaf(x->a[i % 2], f, c[i]);
         for (uint32_t h = 0; type == TILE_Q2_K && h < 2; h++) {
             float b = x->a[i % 2] * (arith_from_bits((uint32_t)sums[h][i]) - TILE_BIASED);
@@ -324,20 +362,34 @@ SIMT_INLINE void tile_take_column(struct tile_column *to, const uint32_t b[4], c
     }
 }
 
-/* Reads this lane's part of a near panel for the pair of blocks `first`, `first` + 1: fragments of column g
- * and scales of columns 2t, 2t + 1. If the panel is narrower, it reads other columns again, without a branch;
- * their sums are not used. */
-SIMT_INLINE void tile_near_columns(const struct activation *x, uint32_t lane, uint32_t super, uint32_t first,
-                                   struct tile_column out[2])
+/* Where this lane reads a near panel: the fragments of column g, from a pair of blocks to the next, and the
+ * scales of columns 2t, 2t + 1, from a block to the next. If the panel is narrower, it reads other columns
+ * again, without a branch; their sums are not used. */
+struct tile_near {
+    const SIMT_SHARED char *integers, *scales;
+    uint32_t pair_bytes, block_bytes;
+};
+
+SIMT_INLINE struct tile_near tile_near_at(const struct activation *x, uint32_t lane, uint32_t super)
 {
-    uint32_t g = lane / 4, t = lane % 4, c = t, base = super * x->super_bytes, b[4], s[4];
+    uint32_t g = lane / 4, t = lane % 4, c = t;
+    const SIMT_SHARED char *base = x->near + super * x->super_bytes;
     g = g < x->width ? g : x->width - 1;
     c = 2 * c < x->width ? c : (x->width - 1) / 2;
-    activation_get4(x, false, base + (first / 2 * x->width + g) * 64 + t * 16, b);
+    return (struct tile_near){base + g * 64 + t * 16, base + x->width * TILE_COLUMNS + c * 16, x->width * 64,
+                              (x->width + 1) / 2 * 16};
+}
+
+/* Reads this lane's part of a pair of blocks and goes on to the next. */
+SIMT_INLINE void tile_near_columns(struct tile_near *at, struct tile_column out[2])
+{
+    uint32_t b[4], s[4];
+    tile_load4(at->integers, b);
+    at->integers += at->pair_bytes;
 #pragma unroll
     for (uint32_t e = 0; e < 2; e++) {
-        uint32_t at = ((first + e) * ((x->width + 1) / 2) + c) * 16;
-        activation_get4(x, false, base + x->width * TILE_COLUMNS + at, s);
+        tile_load4(at->scales, s);
+        at->scales += at->block_bytes;
         tile_take_column(&out[e], b, s, e);
     }
 }
@@ -360,29 +412,50 @@ SIMT_INLINE void tile_far_columns(const struct activation *x, const uint32_t pan
     }
 }
 
+/* This lane's words of the smaller planes. */
+struct tile_small {
+    uint32_t word[4];      /* pairs: by block; bits: by pair of blocks */
+    uint32_t threes[3][4]; /* by pair of blocks */
+};
+
+/* Reads them of blocks first .. first + n - 1; n: tile_turn(). */
+SIMT_INLINE void tile_read_small(const uint32_t type, const uint32_t n, const SIMT_SHARED char *tile,
+                                 uint32_t lane, uint32_t first, struct tile_small *out)
+{
+    const SIMT_SHARED char *plane = tile + tile_small_plane(type) + lane * 16;
+#pragma unroll
+    for (uint32_t i = 0; type == TILE_THREES && i < 3; i++)
+        if (n == 4)
+            tile_load2(plane + i * 512 + first * 2, out->threes[i]);
+        else
+            out->threes[i][0] = tile_load1(plane + i * 512 + first * 2);
+    if (tile_has_pairs(type) && n == 4)
+        tile_load4(plane + first / 4 * 512, out->word);
+    else if (tile_has_pairs(type))
+        tile_load2(plane + first / 4 * 512 + first % 4 * 4, out->word);
+    else if (tile_has_bits(type) && n == 8)
+        tile_load4(plane, out->word);
+    else if (tile_has_bits(type))
+        out->word[0] = tile_load1(plane + first * 2);
+}
+
 /* Adds blocks first .. first + n - 1 of a tile to c and m of n_panels panels, the first of which is number
- * `panel`. n: tile_turn(). */
+ * `panel`. n: tile_turn(). near: the next blocks' columns, unless the panels are far. */
 SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t panel, const uint32_t n_panels,
-                                      const uint32_t n, const bool is_far, const SIMT_SHARED char *tile,
+                                      const uint32_t n, struct tile_near *near, const SIMT_SHARED char *tile,
                                       uint32_t lane, const struct activation *x, uint32_t super,
                                       uint32_t first, float c[TILE_MAX_PANEL][4], float m[TILE_MAX_PANEL][4])
 {
-    const SIMT_SHARED char *plane = tile + tile_small_plane(type) + lane * 16;
-    uint32_t small[4] = {0}, book[4], threes[3][4];
+    uint32_t book[4];
+    struct tile_small small = {.word = {0}};
     struct tile_scales scales;
-    tile_read_scales(type, n, tile, lane, first, &scales);
+    if (n == 8)
+        tile_read_all_scales(type, tile, lane, &scales);
+    else
+        tile_read_scales(type, n, tile, lane, first, &scales);
     if (tile_is_coded(type))
         tile_read_book(type, tile, book);
-    for (uint32_t i = 0; type == TILE_THREES && i < 3; i++)
-        tile_load2(tile + i * 512 + lane * 16 + first * 2, threes[i]);
-    if (tile_has_pairs(type) && n == 2) /* a word per block */
-        tile_load2(plane + first / 4 * 512 + first % 4 * 4, small);
-    else if (tile_has_pairs(type))
-        tile_load4(plane + first / 4 * 512, small);
-    else if (tile_has_bits(type) && n == 2) /* a word per pair */
-        small[0] = tile_load1(plane + first * 2);
-    else if (tile_has_bits(type))
-        tile_load2(plane + first * 2, small);
+    tile_read_small(type, n, tile, lane, first, &small);
 #pragma unroll
     for (uint32_t pair = 0; pair < n / 2; pair++) {
         struct tile_column columns[TILE_MAX_PANEL][2];
@@ -390,13 +463,13 @@ SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t panel,
         if (tile_has_nibbles(type) || tile_has_codes(type))
             tile_load4(tile + (first / 2 + pair) * 512 + lane * 16, nibbles);
         if (type == TILE_THREES)
-            tile_unpack_threes(threes, pair, nibbles);
+            tile_unpack_threes(small.threes, pair, nibbles);
 #pragma unroll
         for (uint32_t p = 0; p < n_panels; p++)
-            if (is_far)
-                tile_far_columns(x, panel + p, lane, super, first, 2 * pair, columns[p]);
+            if (near)
+                tile_near_columns(near, columns[p]);
             else
-                tile_near_columns(x, lane, super, first + 2 * pair, columns[p]);
+                tile_far_columns(x, panel + p, lane, super, first, 2 * pair, columns[p]);
 #pragma unroll
         for (uint32_t e = 0; e < 2; e++) {
             uint32_t a[4], i = 2 * pair + e;
@@ -406,7 +479,7 @@ SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t panel,
             else if (tile_is_coded(type))
                 tile_look_up(type, book, nibbles + 2 * e, a);
             else
-                tile_unpack(type, nibbles, small[tile_has_pairs(type) ? i : pair], e, a);
+                tile_unpack(type, nibbles, small.word[tile_has_pairs(type) ? i : pair], e, a);
             tile_scale_of(type, &scales, i, 0, &s[0]);
             if (tile_is_halved(type))
                 tile_scale_of(type, &scales, i, 1, &s[1]);
@@ -415,16 +488,19 @@ SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t panel,
                 if (tile_is_halved(type))
                     tile_fold16(type, a, s, &columns[p][e], c[p], m[p]);
                 else
-                    tile_fold32(type, a, s, &columns[p][e], c[p], m[p]);
+                    tile_fold32(type, e, a, s, &columns[p][e], c[p], m[p]);
         }
     }
 }
 
-/* Blocks that the loop over a tile takes at a time: four, or two with two panels and of Q2_K; four would need
- * more registers than a block of 512 threads has (128 each). Other warps hide the cost of the loop. */
+/* Blocks that are taken at a time: all, whose scales are then read once. More registers than a block of 512
+ * threads has (128 each) would be needed with two panels, of types with two scales or minimums a block. Other
+ * warps hide the cost of the loop. */
 SIMT_INLINE uint32_t tile_turn(const uint32_t type, const uint32_t n_panels)
 {
-    return n_panels > 1 || type == TILE_Q2_K ? 2 : 4;
+    if (n_panels > 1 || type == TILE_Q2_K || type == TILE_Q5_1)
+        return 2;
+    return tile_is_halved(type) ? 4 : 8;
 }
 
 /* Panels that share a loop. Q2_K's minimums stand per 16, and THREES has three planes: of these two panels
@@ -441,12 +517,15 @@ SIMT_INLINE void tile_multiply(const uint32_t type, const uint32_t n_panels, con
 {
     const uint32_t n = tile_turn(type, n_panels), at_once = tile_at_once(type, n_panels);
     float c[TILE_MAX_PANEL][4] = {{0}}, m[TILE_MAX_PANEL][4] = {{0}};
+    struct tile_near near;
+    if (!is_far)
+        near = tile_near_at(x, lane, super);
 #pragma unroll
     for (uint32_t p = 0; p < n_panels; p += at_once)
 #pragma clang loop unroll(disable)
         for (uint32_t first = 0; first < TILE_COLUMNS / ARITH_BLOCK; first += n)
-            tile_multiply_blocks(type, p, at_once, n, is_far, tile, lane, x, super, simt_opaque(first), c + p,
-                                 m + p);
+            tile_multiply_blocks(type, p, at_once, n, is_far ? NULL : &near, tile, lane, x, super,
+                                 n == 8 ? 0 : simt_opaque(first), c + p, m + p);
 #pragma unroll
     for (uint32_t row = 0; row < 2; row++) {
         float d, dmin;
@@ -494,8 +573,8 @@ SIMT_INLINE void tile_dots(const uint32_t type, const SIMT_SHARED char *tile, ui
         tile_read_book(type, tile, book);
     for (uint32_t i = 0; type == TILE_THREES && i < 3; i++)
         tile_load4(tile + i * 512 + lane * 16, threes[i]);
-    tile_clear(dot[0]);
-    tile_clear(dot[1]);
+    tile_clear(type, 0, 1, dot[0]);
+    tile_clear(type, 0, 1, dot[1]);
     tile_load2(x->near + base + mine / 2 * 64 + mine % 2 * 8 + lane % 4 * 16, own);
 #pragma unroll
     for (uint32_t j = 0; j < TILE_COLUMNS / ARITH_BLOCK; j++) {
@@ -516,7 +595,7 @@ SIMT_INLINE void tile_dots(const uint32_t type, const SIMT_SHARED char *tile, ui
             simt_mma16_s8s8(dot[0], a, b[0]);
             simt_mma16_s8s8(dot[1], a + 2, b[1]);
         } else {
-            simt_mma_s8s8(dot[0], a, b);
+            tile_mma(type, dot[0], a, b);
         }
     }
 }
@@ -562,8 +641,9 @@ SIMT_INLINE void tile_multiply_one(const uint32_t type, const SIMT_SHARED char *
 #pragma unroll
         for (uint32_t row = 0; row < 2; row++) {
             uint32_t i = 2 * row + e;
-            f[row][e] = tile_is_halved(type) ? tile_scaled16(dot[0][i], dot[1][i], s[0].s[row], s[1].s[row])
-                                             : tile_scaled32(type, dot[0][i], s[0].s[row]);
+            f[row][e] = tile_is_halved(type)
+                            ? tile_scaled16(type, dot[0][i], dot[1][i], s[0].s[row], s[1].s[row])
+                            : tile_scaled32(type, e, dot[0][i], s[0].s[row]);
             least[row][e] = s[0].min[row];
         }
     }

@@ -118,6 +118,10 @@ static void put_value(const struct form *f, uint8_t *tile, uint32_t row, uint32_
         tile[j * 512 + lane * 16 + r * 4 + byte] = (uint8_t)v;
         return;
     }
+    if (tile_is_stacked(f->tile)) {
+        merge_u8(tile + j / 2 * 512 + lane * 16 + r * 4 + byte, v << 4 * (j % 2));
+        return;
+    }
     uint32_t small = f->bits > 4 ? f->bits - 4 : 0, low = v, nibble = 0;
     if (f->bits >= 4) {
         nibble = f->is_signed ? v >> small : v & 15;

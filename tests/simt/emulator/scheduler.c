@@ -6,7 +6,8 @@
 #include <string.h>
 #include <time.h>
 
-#define STACK_BYTES  (128 * 1024)
+/* Translated PTX has a variable for each register: those of a decoder take over 128 KB. */
+#define STACK_BYTES  (256 * 1024)
 #define STARVED_RATE 32 /* a starved block gets to run once in so many picks */
 #define AHEAD_RATE   16 /* the favoured warp is passed over once in so many picks */
 #define IDLE_TRIES   6  /* times another thread is drawn instead of one that only polls */

@@ -64,6 +64,8 @@ static int32_t stored(uint32_t type, const uint8_t *tile, uint32_t row, uint32_t
         return (int8_t)tile[j * 512 + lane * 16 + r * 4 + byte];
     if (tile_is_coded(type))
         return coded(type, tile, lane, j, r * 4 + byte);
+    if (type == TILE_Q4_K)
+        return tile[j / 2 * 512 + lane * 16 + r * 4 + byte] >> j % 2 * 4 & 15;
     uint32_t nibble = 0, small = 0, n_small = 0;
     const uint8_t *at = tile;
     if (type != TILE_Q2_K) {
