@@ -212,9 +212,21 @@ static void read_prefill(struct chat_json *c, const json_t *messages)
         chat_json_set(c, "continue_final_message", json_true());
 }
 
+/* Their tool runner's conversations, of which later requests send the new messages alone. The details of the
+ * error (api_anthropic_put_error) make it send all of them. */
+static void refuse_thread(struct chat_json *c, const json_t *body)
+{
+    const json_t *thread = json_object_get(body, "thread");
+    if (thread && !json_is_null(thread))
+        api_invalid(c->err, "thread",
+                    "thread is not supported: no conversation is stored, send all messages");
+}
+
 static void read_format(struct chat_json *c, const json_t *body)
 {
     const json_t *format = json_object_get(json_object_get(body, "output_config"), "format");
+    if (!format || json_is_null(format))
+        format = json_object_get(body, "output_format"); /* its name while it was a beta */
     json_t *schema = json_object_get(format, "schema");
     if (!format || json_is_null(format))
         return;
@@ -257,6 +269,7 @@ static json_t *translate(const json_t *body, struct api_error *err)
     struct chat_json c;
     if (fields_have_shapes(body, shapes, err) < 0 || chat_json_open(&c, err) < 0)
         return NULL;
+    refuse_thread(&c, body);
     read_system(&c, json_object_get(body, "system"));
     if (!json_array_size(messages))
         api_invalid(err, "messages", "messages must be an array of at least one message (got %s)",
@@ -283,7 +296,8 @@ static const char *stop_reason(const struct choice *c)
 }
 
 /* Members that their types have and that say nothing here. */
-#define NOTHING_MORE ",\"stop_details\":null,\"container\":null"
+#define NOTHING_MORE        ",\"stop_details\":null,\"container\":null"
+#define CALLED_BY_THE_MODEL ",\"caller\":{\"type\":\"direct\"}"
 
 static void put_stop(struct buf *out, const struct choice *c)
 {
@@ -315,13 +329,14 @@ static void put_head(struct buf *out, const struct generation *g)
     buf_puts(out, ",\"content\":[");
 }
 
+/* A text has no `citations`: their service leaves them out too, and the AI SDK refuses null there. */
 static void put_text_block(struct buf *out, const char *type, const char *name, const struct buf *text)
 {
     if (!text->len)
         return;
     buf_printf(out, "%s{\"type\":\"%s\",\"%s\":", out->p[out->len - 1] == '[' ? "" : ",", type, name);
     json_put_string(out, text->p, text->len);
-    buf_puts(out, !strcmp(type, "text") ? ",\"citations\":null}" : ",\"signature\":\"\"}");
+    buf_puts(out, !strcmp(type, "text") ? "}" : ",\"signature\":\"\"}");
 }
 
 static void put_content(struct buf *out, const struct answer *a)
@@ -335,7 +350,7 @@ static void put_content(struct buf *out, const struct answer *a)
         json_put_string(out, call->name.p, call->name.len);
         buf_puts(out, ",\"input\":");
         chat_put_input(out, call);
-        buf_puts(out, "}");
+        buf_puts(out, CALLED_BY_THE_MODEL "}");
     }
 }
 
@@ -379,14 +394,14 @@ static void start_block(struct answer *a, struct buf *out, enum toolcall_kind ki
         "event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":%u,\"content_block\":",
         a->n_blocks++);
     if (kind == TOOLCALL_TEXT) {
-        buf_puts(out, "{\"type\":\"text\",\"text\":\"\",\"citations\":null}");
+        buf_puts(out, "{\"type\":\"text\",\"text\":\"\"}");
     } else if (kind == TOOLCALL_REASONING) {
         buf_puts(out, "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}");
     } else {
         const struct answer_call *call = &a->calls[a->n_calls - 1];
         buf_printf(out, "{\"type\":\"tool_use\",\"id\":\"toolu_%s\",\"name\":", call->id);
         json_put_string(out, call->name.p, call->name.len);
-        buf_puts(out, ",\"input\":{}}");
+        buf_puts(out, ",\"input\":{}" CALLED_BY_THE_MODEL "}");
     }
     buf_puts(out, "}\n\n");
 }
@@ -469,6 +484,9 @@ void api_anthropic_put_error(struct buf *out, const struct api_error *e)
                    (unsigned long long)e->n_prompt_tokens, e->n_ctx);
     else
         json_put_str(out, e->message);
+    if (!strcmp(e->param, "thread"))
+        buf_puts(out,
+                 ",\"details\":{\"error_code\":\"thread_unsupported_request\",\"unsupported\":[\"thread\"]}");
     buf_puts(out, "}}\n");
 }
 

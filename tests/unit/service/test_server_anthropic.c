@@ -45,8 +45,10 @@ Test(anthropic, anthropics_messages_have_blocks)
     cr_assert_str_eq(json_text(root, "type"), "message");
     cr_assert_str_eq(json_text(root, "content.0.thinking"), "Hm.");
     cr_assert_str_eq(json_text(root, "content.1.text"), "Let me see. ");
+    cr_assert_not(strstr(r.body, "citations")); /* null is what the AI SDK refuses */
     cr_assert_str_eq(json_text(root, "content.2.name"), "get_weather");
     cr_assert_str_eq(json_text(root, "content.2.input.city"), "Be rn");
+    cr_assert_str_eq(json_text(root, "content.2.caller.type"), "direct");
     cr_assert_str_eq(json_text(root, "stop_reason"), "tool_use");
     cr_assert_gt(json_number(root, "usage.input_tokens"), 0);
     expect_nothing_in(root);
@@ -110,6 +112,30 @@ SERVER_TEST(anthropic, anthropics_stream_that_a_keep_alive_began_counts_the_cach
     cr_assert(end && strstr(end, "\"cache_read_input_tokens\":1,"), "%s", r.raw);
     reply_free(&r);
     close(fd);
+}
+
+/* Their tool runner then sends the whole conversation; else its second request had the tool's result alone.
+ */
+Test(anthropic, anthropics_threads_are_refused_in_the_words_that_their_client_looks_for)
+{
+    static const char *const threads[] = {"\"create\"}", "\"continue\",\"previous_message_id\":\"msg_1\"}"};
+    start_template(HERMES, "auto");
+    for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) {
+        char body[256];
+        snprintf(body, sizeof body, "{\"max_tokens\":5,\"thread\":{\"type\":%s," ASK "}", threads[i]);
+        struct reply r = post("/v1/messages", body);
+        json_t *root = reply_json(&r);
+        cr_assert_eq(r.status, 400);
+        cr_assert(strstr(json_text(root, "error.message"), "thread is not supported"), "%s", r.body);
+        cr_assert_str_eq(json_text(root, "error.details.error_code"), "thread_unsupported_request");
+        cr_assert_str_eq(json_text(root, "error.details.unsupported.0"), "thread");
+        json_decref(root);
+        reply_free(&r);
+    }
+    struct reply r = post("/v1/messages", "{\"max_tokens\":5,\"thread\":null," ASK "}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    reply_free(&r);
+    stop();
 }
 
 Test(anthropic, anthropics_errors_have_their_own_form)

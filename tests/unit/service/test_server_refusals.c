@@ -109,6 +109,8 @@ Test(refusals, what_cannot_be_read_is_named_with_its_place)
          "output_config.format.type must be json_schema (got \\\"xml\\\")"},
         {"/v1/messages", ANTHROPIC("\"output_config\":{\"format\":{\"type\":\"json_schema\"}}"),
          "output_config.format.schema must be an object (got nothing)"},
+        {"/v1/messages", ANTHROPIC("\"output_format\":{\"type\":\"json_schema\"}"),
+         "output_config.format.schema must be an object (got nothing)"},
         {"/v1/responses", "{\"input\":[{\"role\":\"user\"}]}",
          "input[0].content must be a string or an array (got nothing)"},
         {"/v1/responses", "{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\"}]}]}",

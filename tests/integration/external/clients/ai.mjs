@@ -1,5 +1,6 @@
-// ai with @ai-sdk/openai-compatible.
+// ai with @ai-sdk/openai-compatible and @ai-sdk/anthropic.
 import assert from "node:assert/strict";
+import { createAnthropic } from "@ai-sdk/anthropic";
 import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateObject, generateText, streamObject, streamText, tool } from "ai";
 import { Arguments, Dog, check, content, join, url } from "./common.mjs";
@@ -44,4 +45,12 @@ await check("an object is generated and streamed", async () => {
     const streamed = streamObject({ ...ask, schema: Dog });
     for await (const partial of streamed.partialObjectStream) assert.ok(partial);
     Dog.parse(await streamed.object);
+});
+
+await check("Anthropic's provider: a text and a call, whole and streamed", async () => {
+    const asked = { ...ask, model: createAnthropic({ baseURL: `${url}/v1`, apiKey: "none" })("any"), temperature: 0, maxOutputTokens: 200 };
+    const whole = await generateText({ ...asked, maxOutputTokens: 12 });
+    assert.equal(await join(streamText({ ...asked, maxOutputTokens: 12 }).textStream, (text) => text), whole.text);
+    Arguments.parse((await generateText({ ...asked, tools, toolChoice: "required" })).toolCalls[0].input);
+    Arguments.parse((await streamText({ ...asked, tools, toolChoice: "required" }).toolCalls)[0].input);
 });

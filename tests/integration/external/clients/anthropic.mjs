@@ -32,6 +32,16 @@ await check("the chosen tool is called, and takes its result", async () => {
     assert.ok((await client.messages.create({ ...base, tools, messages: talk })).content.length);
 });
 
+await check("a tool runner's second request has the whole conversation", async () => {
+    const given = [];
+    const weather = { type: "custom", name: "weather", description: "The weather.", input_schema: parameters, parse: (input) => input, run: (input) => (given.push(input), "sunny") };
+    const runner = client.beta.messages.toolRunner({ ...base, max_tokens: 200, tools: [weather], tool_choice: { type: "any" }, max_iterations: 2 });
+    const sizes = [];
+    for await (const { usage } of runner) sizes.push(usage.input_tokens + usage.cache_read_input_tokens);
+    assert.equal(sizes.length, 2);
+    assert.ok(given.length >= 1 && sizes[1] > sizes[0] + 20, sizes.join(" "));
+});
+
 await check("a tool's output may hold what is no character", async () => {
     const call = { type: "tool_use", id: "toolu_1", name: "weather", input: { city: "Bern", now: true } };
     const result = { type: "tool_result", tool_use_id: "toolu_1", content: "a\0b\ud83d" };
