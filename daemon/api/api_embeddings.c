@@ -220,7 +220,8 @@ static void put_openai_item(struct buf *out, struct reply_list *l)
 static void openai_reply(struct generation *g, struct buf *out)
 {
     uint32_t n = generation_n_prompt(g);
-    buf_puts(out, "{\"object\":\"list\",\"model\":");
+    buf_printf(out,
+               "{\"object\":\"list\",\"id\":\"%s\",\"model\":", g->id); /* Mistral's client asks for it */
     chat_put_model(out, g);
     put_vectors(g, out, ",\"data\":[", put_openai_item, "]");
     buf_printf(out, ",\"usage\":{\"prompt_tokens\":%u,\"total_tokens\":%u}}\n", n, n);

@@ -175,7 +175,8 @@ static void put_usage(struct buf *out, const struct generation *g, bool ended)
         return;
     }
     buf_printf(out,
-               ",\"usage\":{\"input_tokens\":%u,\"input_tokens_details\":{\"cached_tokens\":%u},"
+               ",\"usage\":{\"input_tokens\":%u,\"input_tokens_details\":{\"cached_tokens\":%u,"
+               "\"cache_write_tokens\":0},"
                "\"output_tokens\":%u,\"output_tokens_details\":{\"reasoning_tokens\":%u},"
                "\"total_tokens\":%u}",
                n_prompt, generation_n_cached(g), c->n_tokens, answer_n_reasoning(g), n_prompt + c->n_tokens);

@@ -138,12 +138,20 @@ static int read_part_text(struct field_reader *r, const struct field *f, const j
 }
 
 /* {"type":"text","text":...}, or the same of a refusal: its text is added to *text. The type comes first, for
- * it says what else a part may hold. */
+ * it says what else a part may hold. OpenAI's Agents SDK copies the other members of the message into it. */
 static int read_part(const struct field_reader *r, size_t i, const json_t *part, struct buf *text)
 {
-    static const struct field rows[] = {
-        IGNORED("type"),          CUSTOM("text", read_part_text),     CUSTOM("refusal", read_part_text),
-        IGNORED("cache_control"), IGNORED("prompt_cache_breakpoint"), {0}};
+    static const struct field rows[] = {IGNORED("type"),
+                                        CUSTOM("text", read_part_text),
+                                        CUSTOM("refusal", read_part_text),
+                                        IGNORED("cache_control"),
+                                        IGNORED("prompt_cache_breakpoint"),
+                                        IGNORED("role"),
+                                        IGNORED("annotations"),
+                                        IGNORED("reasoning_content"),
+                                        IGNORED("reasoning"),
+                                        IGNORED("tool_calls"),
+                                        {0}};
     const struct field *tables[] = {rows};
     struct field_reader inner = *r;
     char within[64];

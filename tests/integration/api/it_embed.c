@@ -59,6 +59,7 @@ DAEMON_TEST(embed, a_vector_has_length_one_and_is_the_same_in_every_form)
     static float plain[N_EMBD], other[N_EMBD], packed[N_EMBD + 1];
     json_t *root = post_ok(EMBED, "{\"model\":\"x\",\"input\":\"Once upon a time\"}");
     cr_assert_str_eq(json_text(root, "data.0.object"), "embedding");
+    cr_assert_eq(strncmp(json_text(root, "id"), "embd-", 5), 0);
     cr_assert_eq(json_number(root, "usage.total_tokens"), 4);
     vector_of(json_at(root, "data.0.embedding"), plain);
     cr_assert_float_eq(length_of(plain, N_EMBD), 1, 1e-6);

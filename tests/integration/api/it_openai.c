@@ -403,6 +403,28 @@ DAEMON_TEST(openai, labels_of_messages_change_nothing)
                  "unknown field \"messages[1].of_another_service\"");
 }
 
+/* OpenAI's Agents SDK gives a reply back as a part, beside whose text all other members of the reply stand.
+ */
+DAEMON_TEST(openai, labels_of_parts_change_nothing)
+{
+    const char *form =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":[{"
+        "\"type\":\"text\",\"text\":\"b\"%s}]},{\"role\":\"user\",\"content\":\"c\"}],\"max_tokens\":1}";
+    char body[1024];
+    snprintf(body, sizeof body, form, "");
+    json_t *plain = post_ok(CHAT, body);
+    snprintf(body, sizeof body, form,
+             ",\"role\":\"assistant\",\"refusal\":null,\"annotations\":[],\"reasoning_content\":\"r\","
+             "\"reasoning\":\"r\",\"tool_calls\":[{\"id\":\"a\"}]");
+    json_t *labelled = post_ok(CHAT, body);
+    cr_assert_eq(json_number(labelled, "usage.prompt_tokens"), json_number(plain, "usage.prompt_tokens"));
+    json_decref(labelled);
+    json_decref(plain);
+    snprintf(body, sizeof body, form, ",\"of_another_service\":1");
+    expect_words(post(CHAT, body), 400, "invalid_request",
+                 "unknown field \"messages[1].content[0].of_another_service\"");
+}
+
 /* Parts of types that are not known have no text that the model could read. */
 DAEMON_TEST(openai, parts_that_are_no_text_are_skipped)
 {

@@ -47,7 +47,7 @@ run openai.mjs "$url"
 kill $daemon
 wait $daemon || true
 serve tools --chat-template "$work/tools.jinja"
-for client in openai_tools anthropic ollama ai langchain langchain_ollama huggingface; do
+for client in openai_tools agents anthropic ollama ai langchain langchain_ollama huggingface; do
     echo "# $client"
     run $client.mjs "$url"
 done

@@ -51,6 +51,7 @@ Test(responses, responses_are_items_in_the_order_of_the_text)
     cr_assert_str_eq(json_text(root, "output.2.namespace"), "get");
     cr_assert_str_eq(json_text(root, "output.2.arguments"), "{\"city\": \"Be\"}");
     cr_assert_gt(json_number(root, "usage.output_tokens_details.reasoning_tokens"), 0);
+    cr_assert_eq(json_number(root, "usage.input_tokens_details.cache_write_tokens"), 0);
     cr_assert_gt(json_number(root, "completed_at"), 0);
     json_decref(root);
     reply_free(&r);
