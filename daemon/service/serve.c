@@ -292,7 +292,8 @@ static void on_progress(uv_timer_t *timer)
     if (s->cfg->log_format == LOG_TEXT)
         serve_show_progress(v.progress);
     if (load_notice_due(&s->notice, v.progress, v.moves, uv_hrtime()))
-        notify_status(&s->notify, EXTEND, "Loading %s, %u %%", s->path, s->notice.percent);
+        notify_status(&s->notify, EXTEND, "Loading %s, %u %%", s->set ? model_set_first(s->set) : s->path,
+                      s->notice.percent);
 }
 
 static void say_chat_format(const struct serve *s)
@@ -535,11 +536,8 @@ static int open_set(struct serve *s, struct error *err)
                                         .serves = on_serves,
                                         .lost = on_lost,
                                         .context = s};
-    int rc = model_set_open(&s->set, &options, err);
 
-    if (rc == 0)
-        snprintf(s->path, sizeof s->path, "%s", model_set_first(s->set));
-    return rc;
+    return model_set_open(&s->set, &options, err);
 }
 
 static int open_models(struct serve *s, struct error *err)

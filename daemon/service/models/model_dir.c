@@ -465,6 +465,14 @@ int model_dir_first(const struct model_dir *d)
     return d->n_present ? d->by_name[0] : -1;
 }
 
+int model_dir_after(const struct model_dir *d, int number)
+{
+    for (int i = 0; i + 1 < d->n_present; i++)
+        if (d->by_name[i] == number)
+            return d->by_name[i + 1];
+    return -1;
+}
+
 void model_dir_names(const struct model_dir *d, char *out, size_t room)
 {
     size_t n = 0;

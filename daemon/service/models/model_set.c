@@ -4,6 +4,7 @@
 #include "backend/executor.h"
 #include "base/api_error.h"
 #include "base/clock.h"
+#include "base/exit_code.h"
 #include "base/log.h"
 #include "gguf/gguf.h"
 #include "kv/prefix_disk.h"
@@ -210,12 +211,29 @@ static void serve(struct model_set *set, struct place *p)
     set->options.serves(set->options.context);
 }
 
+static int load(struct model_set *set, int number, struct error *err);
+
+/* The first by name may be a download that was cut off, or a part of another model (an image encoder): the
+ * other models are served all the same. One that the configuration names must load, and what no file is to
+ * blame for would stop the next one too. */
+static bool take_next_first(struct model_set *set, const struct error *err)
+{
+    int code = exit_code_of(err->code), next = model_dir_after(&set->dir, set->first);
+    bool of_file = code == EXIT_MODEL_MISSING || code == EXIT_MODEL_BROKEN || code == EXIT_MODEL_UNSUPPORTED;
+    if (set->options.cfg->model[0] || !of_file || next < 0)
+        return false;
+    log_warn("%s: %s is not the first model", err->text, name_of(set, set->first));
+    set->first = next;
+    return load(set, next, NULL) == 0;
+}
+
 /* Its requests are told when they are looked at, which is next. */
 static void fail(struct model_set *set, int number, int rc, const struct error *err)
 {
     count(set, number, err);
     if (!set->served) {
-        set->options.lost(set->options.context, err);
+        if (!take_next_first(set, err))
+            set->options.lost(set->options.context, err);
         return;
     }
     log_error("%s could not be loaded: %s", name_of(set, number), err->text);

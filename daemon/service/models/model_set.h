@@ -37,7 +37,8 @@ struct model_set_options {
     void *context;
 };
 
-/* Begins with loading the first model: `model` of the configuration, or the first of the directory by name.
+/* Begins with loading the first model: `model` of the configuration, or the first of the directory by name
+ * whose file can be loaded.
  * -ENOENT: the directory is none, or has none. */
 int model_set_open(struct model_set **out, const struct model_set_options *options, struct error *err);
 /* The process ends: nothing new begins. */

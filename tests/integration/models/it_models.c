@@ -281,6 +281,32 @@ Test(models, a_directory_without_a_model_ends_the_start)
     admin_close();
 }
 
+/* A download that was cut off may be the first by name after any restart. */
+Test(models, the_first_by_name_that_can_be_loaded_is_the_first)
+{
+    admin_open();
+    const char *broken = admin_copy(LLAMA, "a.gguf", 100000);
+    admin_copy(QWEN, "b.gguf", SIZE_MAX);
+    admin_copy(LLAMA, "c.gguf", SIZE_MAX);
+    daemon_start((const char *[]){"--model", "", "--models", admin_dir, "--slots", "4", NULL});
+    char *log = daemon_read_log();
+    cr_assert(strstr(log, ": a is not the first model"), "%s", log);
+    free(log);
+    char *name = ask("{\"prompt\":[1],\"max_tokens\":1}", "model");
+    cr_assert_str_eq(name, "b");
+    free(name);
+    expect_reply("/generate", STORY("a", ""), 500, "model a cannot be loaded");
+    expect_reply("/generate", STORY("c", ",\"max_tokens\":1"), 200, "");
+    daemon_stop();
+    daemon_spawn((const char *[]){"--model", broken, "--models", admin_dir, NULL});
+    cr_assert_eq(daemon_end(0), 4, "what the configuration names must load");
+    admin_copy(QWEN, "c.gguf", 1000);
+    admin_copy(QWEN, "b.gguf", 1000);
+    daemon_spawn((const char *[]){"--model", "", "--models", admin_dir, NULL});
+    cr_assert_eq(daemon_end(0), 4, "none of them can be loaded");
+    admin_close();
+}
+
 Test(models, a_name_is_found_however_it_is_written_and_must_be_a_string)
 {
     start(NULL, NULL);
