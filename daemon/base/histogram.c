@@ -40,36 +40,15 @@ double histogram_percentile(const struct histogram *h, double fraction)
     return 0;
 }
 
-/* Forgets the seconds that have gone by since the last call. */
-static void move_on(struct rate *r, uint64_t now_s)
+void recent_add(struct recent *r, double ms)
 {
-    assert(now_s >= r->second); /* else all seconds would be forgotten */
-    if (now_s - r->second >= RATE_SECONDS)
-        memset(r->counts, 0, sizeof r->counts);
-    else
-        while (r->second < now_s)
-            r->counts[++r->second % RATE_SECONDS] = 0;
-    r->second = now_s;
+    r->mean_ms = r->mean_ms > 0 ? r->mean_ms + (ms - r->mean_ms) / 16 : ms;
 }
 
-void rate_add(struct rate *r, uint64_t now_s)
+uint32_t retry_after_s(uint32_t waiting, uint32_t at_once, const struct recent *each)
 {
-    move_on(r, now_s);
-    r->counts[now_s % RATE_SECONDS]++;
-}
-
-double rate_per_s(struct rate *r, uint64_t now_s)
-{
-    double sum = 0;
-    move_on(r, now_s);
-    for (int i = 0; i < RATE_SECONDS; i++)
-        sum += r->counts[i];
-    return sum / RATE_SECONDS;
-}
-
-uint32_t retry_after_s(uint32_t waiting, double rate)
-{
-    double seconds = rate > 0 ? ceil(waiting / rate) : 1;
+    assert(at_once > 0);
+    double seconds = ceil(waiting * each->mean_ms / at_once / 1000);
     return seconds < 1 ? 1 : seconds > 60 ? 60 : (uint32_t)seconds;
 }
 

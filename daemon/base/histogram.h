@@ -17,17 +17,16 @@ void histogram_add(struct histogram *h, double ms, uint64_t n);
 /* The value below which `fraction` of what was added lies, in milliseconds; 0 when nothing was. */
 double histogram_percentile(const struct histogram *h, double fraction);
 
-#define RATE_SECONDS 30
-
-struct rate { /* events of the last RATE_SECONDS seconds, by second */
-    uint64_t second;
-    uint32_t counts[RATE_SECONDS];
+/* A mean in which the last sixteen or so count most; 0: nothing was added. */
+struct recent {
+    double mean_ms;
 };
 
-void rate_add(struct rate *r, uint64_t now_s);
-double rate_per_s(struct rate *r, uint64_t now_s);
-/* Seconds until `waiting` requests will have been worked off: ceil(waiting / rate), 1..60; 1 at rate 0. */
-uint32_t retry_after_s(uint32_t waiting, double rate);
+void recent_add(struct recent *r, double ms);
+/* Seconds until `waiting` requests will have been worked off, `at_once` at a time, if each takes as long as
+ * recent ones: 1..60; 1 where none is known. How many ended in the last seconds would not do: where few came,
+ * few ended, and the clients that a burst refused would stay away for a minute. */
+uint32_t retry_after_s(uint32_t waiting, uint32_t at_once, const struct recent *each);
 
 enum stats_finish { STATS_EOS, STATS_STOP, STATS_LENGTH, STATS_TIMEOUT, STATS_CANCELLED, STATS_FINISHES };
 #define STATS_REJECTS 15
@@ -39,7 +38,7 @@ struct stats {
     uint64_t completed, failed, rejected, cancelled, timed_out;
     uint64_t finishes[STATS_FINISHES]; /* of texts: a request may have several */
     uint64_t rejects[STATS_REJECTS];   /* of the rejected */
-    struct rate finished;              /* generations that ran */
+    struct recent run, stay; /* of generations that ran: from its start to its end; from accepting */
     struct histogram queue, ttft, inter_token, total;
     struct histogram reject; /* from a request's headers to its refusal */
 };

@@ -437,8 +437,11 @@ static void record(const struct generation *g)
     struct stats *stats = &g->server->stats;
     uint64_t accepted = g->request->accepted_ns;
     const struct engine_request *e = &g->choices->e;
-    if (e->started_ns)
+    if (e->started_ns) {
         histogram_add(&stats->queue, clock_ms_between(accepted, e->started_ns), 1);
+        recent_add(&stats->run, clock_ms_between(e->started_ns, clock_ns()));
+        recent_add(&stats->stay, clock_ms_between(accepted, clock_ns()));
+    }
     if (e->first_ns)
         histogram_add(&stats->ttft, clock_ms_between(accepted, e->first_ns), 1);
     if (g->outcome == OUTCOME_COMPLETED)
@@ -450,7 +453,6 @@ static void settle(struct generation *g)
 {
     constraint_leave(g);
     record(g);
-    rate_add(&g->server->stats.finished, clock_ns() / 1000000000u);
 }
 
 static void finished(struct generation *g)

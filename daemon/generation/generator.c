@@ -113,11 +113,12 @@ int generator_admits(struct generator *g, struct api_error *e)
 
 void generator_queue_full(struct generator *g, const struct server_model *m, struct api_error *e)
 {
+    uint32_t waiting = generator_load(g).waiting; /* all, where a burst came since the engine looked last */
+    uint32_t at_once = g->n_active > waiting ? g->n_active - waiting : g->cfg->slots;
     e->has_queue = true;
     e->queue_depth = queue_depth(g, m, 0);
     e->queue_limit = g->cfg->queue_limit;
-    e->retry_after_s =
-        retry_after_s(e->queue_depth, rate_per_s(&g->http->stats.finished, clock_ns() / 1000000000u));
+    e->retry_after_s = retry_after_s(e->queue_depth, at_once, &g->http->stats.run);
 }
 
 /* --- models --- */

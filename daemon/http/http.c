@@ -189,8 +189,7 @@ static int check_client(struct request *r, const struct headers *h, struct api_e
     r->counted = entry == CLIENT_COUNTED;
     if (entry != CLIENT_REFUSED)
         return 0;
-    e->retry_after_s =
-        retry_after_s(s->cfg->client_limit, rate_per_s(&s->stats.finished, clock_ns() / 1000000000u));
+    e->retry_after_s = retry_after_s(1, 1, &s->stats.stay);
     return api_fail(e, 429, "rate_limited", NULL,
                     "this client already has %u requests in progress (client_limit)", s->cfg->client_limit);
 }

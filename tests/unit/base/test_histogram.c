@@ -41,22 +41,22 @@ Test(histogram, extremes_stay_inside)
     cr_assert(isfinite(histogram_percentile(&h, 1)));
 }
 
-Test(rate, events_are_forgotten_after_thirty_seconds)
+Test(recent, a_mean_follows_what_was_added_last)
 {
-    struct rate r = {0};
-    for (uint64_t t = 1000; t < 1060; t++)
-        rate_add(&r, t);
-    cr_assert_float_eq(rate_per_s(&r, 1059), 1, 1e-9);
-    cr_assert_float_eq(rate_per_s(&r, 1074), 0.5, 1e-9);
-    cr_assert_eq(rate_per_s(&r, 1089), 0);
-    rate_add(&r, 5000000);
-    cr_assert_float_eq(rate_per_s(&r, 5000000), 1.0 / 30, 1e-9);
+    struct recent r = {0};
+    recent_add(&r, 100);
+    cr_assert_float_eq(r.mean_ms, 100, 1e-9);
+    for (int i = 0; i < 48; i++)
+        recent_add(&r, 1000);
+    cr_assert(r.mean_ms > 900 && r.mean_ms < 1000, "%g", r.mean_ms);
 }
 
-Test(rate, the_time_to_come_back_is_bounded_on_both_sides)
+Test(recent, the_time_to_come_back_is_bounded_on_both_sides)
 {
-    cr_assert_eq(retry_after_s(100, 0), 1);
-    cr_assert_eq(retry_after_s(0, 5), 1);
-    cr_assert_eq(retry_after_s(11, 5), 3);
-    cr_assert_eq(retry_after_s(10000, 0.1), 60);
+    struct recent none = {0}, brief = {5}, second = {1000}, minute = {60000};
+    cr_assert_eq(retry_after_s(100, 1, &none), 1);
+    cr_assert_eq(retry_after_s(0, 5, &second), 1);
+    cr_assert_eq(retry_after_s(11, 5, &second), 3);
+    cr_assert_eq(retry_after_s(256, 32, &brief), 1, "however few there were before");
+    cr_assert_eq(retry_after_s(10000, 32, &minute), 60);
 }
