@@ -454,12 +454,12 @@ static void on_reload(uv_signal_t *handle, int number)
 
 /* systemd's soft limit is 1,024 descriptors, which is less than max_connections needs. If the hard limit is
  * too low as well, connections that cannot be accepted would keep health from being answered. */
-static void fit_descriptor_limit(struct config *cfg)
+static int fit_descriptor_limit(struct config *cfg, struct error *err)
 {
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_NOFILE, &limit) < 0)
-        return;
+        return 0;
     if (limit.rlim_cur < limit.rlim_max) {
         rlim_t soft = limit.rlim_cur;
         limit.rlim_cur = limit.rlim_max;
@@ -467,12 +467,18 @@ static void fit_descriptor_limit(struct config *cfg)
             limit.rlim_cur = soft;
     }
     uint32_t most = server_connections_within(limit.rlim_cur);
+    if (!most)
+        return error_set(err, -EINVAL,
+                         "this process may open at most %llu files and sockets, which is too few "
+                         "(LimitNOFILE, ulimit -Hn)",
+                         (unsigned long long)limit.rlim_cur);
     if (cfg->max_connections <= most)
-        return;
+        return 0;
     log_warn("max_connections is %u, not %u: this process may open at most %llu files and sockets "
              "(LimitNOFILE, ulimit -Hn)",
              most, cfg->max_connections, (unsigned long long)limit.rlim_cur);
     cfg->max_connections = most;
+    return 0;
 }
 
 static int open_loop(struct serve *s, struct error *err)
@@ -568,9 +574,10 @@ static int start(struct serve *s, struct error *err)
         log_warn("%s; the service manager is not notified", inner.text);
     if (!s->cfg->core_dumps)
         forbid_cores();
-    fit_descriptor_limit(s->cfg);
+    int rc = fit_descriptor_limit(s->cfg, err);
     runtime_prepare(s->cfg);
-    int rc = s->cfg->models[0] ? 0 : model_file_find(s->path, s->cfg->model, err);
+    if (rc == 0 && !s->cfg->models[0])
+        rc = model_file_find(s->path, s->cfg->model, err);
     starts = true;
     if (rc == 0)
         rc = open_loop(s, err);

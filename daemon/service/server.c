@@ -269,7 +269,7 @@ uint32_t server_connections_within(uint64_t n_descriptors)
 {
     uint64_t others = n_descriptors / 4 < OTHER_DESCRIPTORS ? n_descriptors / 4 : OTHER_DESCRIPTORS;
     uint64_t most =
-        n_descriptors > others + SPARE_CONNECTIONS ? n_descriptors - others - SPARE_CONNECTIONS : 1;
+        n_descriptors > others + SPARE_CONNECTIONS ? n_descriptors - others - SPARE_CONNECTIONS : 0;
     return most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
 }
 

@@ -35,7 +35,8 @@ struct tokenizer;
 int server_open(struct server **out, uv_loop_t *loop, const struct config *cfg, const int *fds, int n_fds,
                 struct error *err);
 
-/* Returns how many connections at once so many descriptors hold, beside those for health and other things. */
+/* Returns how many connections at once so many descriptors hold, beside those for health and other things; 0:
+ * none. */
 uint32_t server_connections_within(uint64_t n_descriptors);
 
 /* Checks that server_open() could listen where the configuration says, as far as can be seen without doing

@@ -594,6 +594,18 @@ Test(many, a_hard_limit_of_descriptors_lowers_what_is_accepted)
     daemon_stop();
 }
 
+/* It would say that it listens, and answer nothing while some connections are held. */
+Test(many, too_few_descriptors_end_the_start)
+{
+    struct rlimit limit = {85, 85};
+    cr_assert_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    daemon_spawn(NULL);
+    cr_assert_eq(daemon_end(0), 2);
+    char *log = daemon_read_log();
+    cr_assert(strstr(log, "at most 85 files and sockets, which is too few"), "%s", log);
+    free(log);
+}
+
 /* The slot must be taken for as long as the test looks. */
 #define LONG  "{\"prompt\":\"Once\",\"max_tokens\":1000,\"ignore_eos\":true}"
 #define SHORT "{\"prompt\":\"Once\",\"max_tokens\":2}"
