@@ -23,18 +23,49 @@ static bool is_type(const json_t *block, const char *type)
     return given && !strcmp(given, type);
 }
 
-/* Gathers a block's text. Images and documents are refused by name; a block of another type has no text that
- * the model could read. */
+static void gather_word(struct chat_json *c, const json_t *object, const char *name)
+{
+    const char *word = chat_json_word(object, name);
+    if (word)
+        chat_json_gather(c, word);
+}
+
+/* What a search found: its title, the place that it is from, and its texts. */
+static void gather_search_result(struct chat_json *c, const json_t *block, const char *path)
+{
+    const json_t *content = json_object_get(block, "content");
+    const char *text;
+    char place[MAX_PATH + sizeof ".content[12345678901234567890]"];
+    gather_word(c, block, "title");
+    gather_word(c, block, "source");
+    (void)snprintf(place, sizeof place, "%s.content", path);
+    field_has_shape(content, place, SHAPE_ARRAY, c->err);
+    for (size_t i = 0; i < json_array_size(content); i++) {
+        (void)snprintf(place, sizeof place, "%s.content[%zu]", path, i);
+        if ((text = chat_json_need(c, json_array_get(content, i), place, "text")))
+            chat_json_gather(c, text);
+    }
+}
+
+/* Gathers a block's text. Images and documents that are no plain text are refused by name; a block of another
+ * type has no text that the model could read. */
 static void gather_block(struct chat_json *c, const json_t *block, const char *path)
 {
+    const json_t *source = json_object_get(block, "source");
     const char *type = chat_json_need(c, block, path, "type"), *text;
     if (!type)
         return;
-    if (!strcmp(type, "image") || !strcmp(type, "document"))
+    if (!strcmp(type, "document") && is_type(source, "text")) {
+        gather_word(c, block, "title");
+        gather_word(c, source, "data");
+    } else if (!strcmp(type, "search_result")) {
+        gather_search_result(c, block, path);
+    } else if (!strcmp(type, "image") || !strcmp(type, "document")) {
         api_invalid(c->err, path, "%s.type must be \"text\": the model reads text only (got \"%s\")", path,
                     type);
-    else if (!strcmp(type, "text") && (text = chat_json_need(c, block, path, "text")) && !is_label(text))
+    } else if (!strcmp(type, "text") && (text = chat_json_need(c, block, path, "text")) && !is_label(text)) {
         chat_json_gather(c, text);
+    }
 }
 
 /* Sets a message's content to the text of a string or of blocks, behind what is gathered. */

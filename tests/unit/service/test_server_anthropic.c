@@ -114,6 +114,26 @@ SERVER_TEST(anthropic, anthropics_stream_that_a_keep_alive_began_counts_the_cach
     close(fd);
 }
 
+/* They were skipped: the model did not see what it was asked about. */
+Test(anthropic, anthropics_search_results_and_documents_of_plain_text_are_read)
+{
+#define FOUND                                                                                                \
+    "{\"type\":\"search_result\",\"title\":\"T\",\"source\":\"s\",\"content\":[{\"type\":\"text\",\"text\":" \
+    "\"a\"},{"                                                                                               \
+    "\"type\":\"text\",\"text\":\"b\"}]}"
+    start_template("{% for m in messages %}[{{ m.role }} {{ m.content }}]{% endfor %}", "auto");
+    script("x<|endoftext|>");
+    struct reply r = post(
+        "/v1/messages",
+        "{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[" FOUND
+        ",{\"type\":\"document\",\"title\":\"D\",\"source\":{\"type\":\"text\",\"media_type\":\"text/plain\","
+        "\"data\":\"d\"}},{\"type\":\"text\",\"text\":\"q\"}]}]}");
+    cr_assert_eq(r.status, 200, "%s", r.body);
+    expect_prompt("[user T\ns\na\nb\nD\nd\nq]");
+    reply_free(&r);
+    stop();
+}
+
 /* Their tool runner then sends the whole conversation; else its second request had the tool's result alone.
  */
 Test(anthropic, anthropics_threads_are_refused_in_the_words_that_their_client_looks_for)

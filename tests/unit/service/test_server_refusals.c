@@ -85,6 +85,11 @@ Test(refusals, what_cannot_be_read_is_named_with_its_place)
          "messages[0].content[0].type must be a string (got nothing)"},
         {"/v1/messages", USER("[{\"type\":\"text\",\"text\":5}]"),
          "messages[0].content[0].text must be a string (got 5)"},
+        {"/v1/messages", USER("[{\"type\":\"search_result\",\"content\":[{}]}]"),
+         "messages[0].content[0].content[0].text must be a string (got nothing)"},
+        {"/v1/messages", USER("[{\"type\":\"document\",\"source\":{\"type\":\"base64\"}}]"),
+         "messages[0].content[0].type must be \\\"text\\\": the model reads text only (got "
+         "\\\"document\\\")"},
         {"/v1/messages", USER("[{\"type\":\"tool_result\",\"content\":5}]"),
          "messages[0].content[0].content must be a string or an array (got 5)"},
         {"/v1/messages",
