@@ -110,16 +110,19 @@ static bool is_word(const json_t *value, const char *word)
 }
 
 /* Parts that show or say what no text can; those of types that are not known have no text to read. */
-static const char *const other_parts[] = {"image_url", "image",     "input_image", "input_audio",
-                                          "audio_url", "audio",     "video_url",   "video",
-                                          "file",      "input_file"};
+static const char *const other_parts[] = {"image_url", "image",      "input_image", "input_audio",
+                                          "audio_url", "audio",      "video_url",   "video",
+                                          "file",      "input_file", "document",    "document_url"};
 
-/* Returns 1 if the part is a text, 0 if it is skipped, -1 with an error. */
+/* Returns 1 if the part is a text (the last two names are those of /v1/responses), 0 if it is skipped, -1
+ * with an error. */
 static int is_text_part(struct field_reader *r, const json_t *type)
 {
+    static const char *const texts[] = {"text", "refusal", "input_text", "output_text"};
     const char *name = field_path(r, "type");
-    if (is_word(type, "text") || is_word(type, "refusal"))
-        return 1;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        if (is_word(type, texts[i]))
+            return 1;
     bool known = !json_is_string(type);
     for (size_t i = 0; i < sizeof other_parts / sizeof *other_parts && !known; i++)
         known = is_word(type, other_parts[i]);
@@ -148,6 +151,7 @@ static int read_part(const struct field_reader *r, size_t i, const json_t *part,
                                         IGNORED("prompt_cache_breakpoint"),
                                         IGNORED("role"),
                                         IGNORED("annotations"),
+                                        IGNORED("logprobs"),
                                         IGNORED("reasoning_content"),
                                         IGNORED("reasoning"),
                                         IGNORED("tool_calls"),
@@ -163,7 +167,7 @@ static int read_part(const struct field_reader *r, size_t i, const json_t *part,
     int text_part = is_text_part(&inner, json_object_get(part, "type"));
     if (text_part <= 0)
         return text_part;
-    const char *member = json_string_value(json_object_get(part, "type"));
+    const char *member = is_word(json_object_get(part, "type"), "refusal") ? "refusal" : "text";
     if (!json_is_string(json_object_get(part, member)))
         return api_invalid(r->err, within, "%s.%s must be a string", within, member);
     return fields_read(&inner, part, tables, 1);

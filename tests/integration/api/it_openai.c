@@ -425,6 +425,23 @@ DAEMON_TEST(openai, labels_of_parts_change_nothing)
                  "unknown field \"messages[1].content[0].of_another_service\"");
 }
 
+/* A client of /v1/responses that asks here must not lose its words in silence. */
+DAEMON_TEST(openai, parts_of_responses_are_read)
+{
+    json_t *text = post_ok(
+        CHAT,
+        "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a dog\"}]},{\"role\":"
+        "\"assistant\",\"content\":\"b\"},{\"role\":\"user\",\"content\":\"c\"}],\"max_tokens\":1}");
+    json_t *same = post_ok(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\","
+                                 "\"text\":\"a dog\"}]},{\"role\":"
+                                 "\"assistant\",\"content\":[{\"type\":\"output_text\",\"text\":\"b\","
+                                 "\"annotations\":[],\"logprobs\":[]}]},{"
+                                 "\"role\":\"user\",\"content\":\"c\"}],\"max_tokens\":1}");
+    cr_assert_eq(json_number(same, "usage.prompt_tokens"), json_number(text, "usage.prompt_tokens"));
+    json_decref(text);
+    json_decref(same);
+}
+
 /* Parts of types that are not known have no text that the model could read. */
 DAEMON_TEST(openai, parts_that_are_no_text_are_skipped)
 {
@@ -461,6 +478,10 @@ DAEMON_TEST(openai, what_is_wrong_with_a_message_has_its_place_and_value)
     message("{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"image_url\"}]}",
             "messages[1].content[1].type",
             "messages[1].content[1].type must be \"text\": no other type is supported (got \"image_url\")");
+    message(
+        "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"document_url\"}]}",
+        "messages[1].content[1].type",
+        "messages[1].content[1].type must be \"text\": no other type is supported (got \"document_url\")");
     message("{\"role\":\"user\",\"content\":[{\"text\":\"a\"}]}", "messages[1].content[0].type",
             "(got nothing)");
     message("{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}", "messages[1].content[0]",
