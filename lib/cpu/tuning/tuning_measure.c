@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_CONTENDERS 6
+#define N_DISTANCES    4
+#define MAX_CONTENDERS (2 + (MATMUL_N_HINTS - 2) * N_DISTANCES) /* see prefetches_of() */
 #define MAX_ROUNDS     TUNING_DUELS
 #define MAX_TRIALS     (MAX_CONTENDERS * MAX_ROUNDS)
 #define PIECE_GROUPS   32           /* groups of one call of run(), as product_run() deals them */
@@ -257,28 +258,22 @@ static uint32_t shapes_of(uint32_t class, struct contender c[MAX_CONTENDERS])
     return n;
 }
 
-static uint32_t hints_of(uint32_t class, struct contender c[MAX_CONTENDERS])
-{
-    (void)class;
-    for (uint32_t hint = MATMUL_HINT_NONE; hint < MATMUL_N_HINTS; hint++) {
-        c[hint] = c[0];
-        c[hint].variant.hint = (uint8_t)hint;
-    }
-    return MATMUL_N_HINTS;
-}
-
-#define N_DISTANCES 4
-
-static uint32_t distances_of(uint32_t class, struct contender c[MAX_CONTENDERS])
+/* Each hint at each distance: what is best of one alone depends on the other. A distance matters little
+ * without prefetches. */
+static uint32_t prefetches_of(struct contender c[MAX_CONTENDERS])
 {
     /* The least one stays in the page of the product, whose stream the hardware prefetches beside it. */
     static const uint32_t distances[N_DISTANCES] = {3072, 4352, 8704, 17408};
-    (void)class;
-    for (uint32_t i = 0; i < N_DISTANCES; i++) {
-        c[1 + i] = c[0];
-        c[1 + i].variant.ahead = distances[i];
-    }
-    return 1 + N_DISTANCES;
+    uint32_t n = 2;
+    c[1] = c[0];
+    c[1].variant.hint = MATMUL_HINT_NONE;
+    for (uint32_t hint = MATMUL_HINT_NONE + 1; hint < MATMUL_N_HINTS; hint++)
+        for (uint32_t i = 0; i < N_DISTANCES; i++, n++) {
+            c[n] = c[0];
+            c[n].variant.hint = (uint8_t)hint;
+            c[n].variant.ahead = distances[i];
+        }
+    return n;
 }
 
 /* True if n trials of `one` ns each end before the deadline. */
@@ -287,18 +282,47 @@ static bool in_time(const struct bench *b, uint64_t one, uint32_t n)
     return clock_ns() + one * n < b->deadline;
 }
 
-/* Finds the best shape, then its best hint, then the best distance of that. Returns false if time is short.
- */
+#define N_KEPT 6 /* contenders that the first rounds of a search leave */
+
+/* The rounds in which all prefetches are timed, before those that N_KEPT of them are timed in. */
+static uint32_t first_rounds(uint32_t n_rounds)
+{
+    return n_rounds > 3 ? 2 : 1;
+}
+
+/* Moves the N_KEPT contenders with the least timings to the front, in the order in which they stood. */
+static uint32_t keep_fastest(struct bench *b, struct contender c[MAX_CONTENDERS], uint32_t n,
+                             uint32_t n_rounds)
+{
+    uint64_t ns[MAX_CONTENDERS][MAX_ROUNDS];
+    uint32_t n_kept = 0;
+    race(b, c, n, n_rounds, ns);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t n_before = 0;
+        for (uint32_t k = 0; k < n; k++)
+            n_before += least_of(ns[k], n_rounds) < least_of(ns[i], n_rounds) ||
+                        (k < i && least_of(ns[k], n_rounds) == least_of(ns[i], n_rounds));
+        if (n_before < N_KEPT)
+            c[n_kept++] = c[i];
+    }
+    return n_kept;
+}
+
+/* Finds the best shape, then its best prefetches. Returns false if time is short. */
 static bool search(struct bench *b, uint32_t class, uint64_t one, uint32_t n_rounds,
                    struct contender c[MAX_CONTENDERS])
 {
-    uint32_t (*const steps[])(uint32_t, struct contender *) = {shapes_of, hints_of, distances_of};
-    for (uint32_t i = 0; i < 3; i++) {
-        uint32_t n = steps[i](class, c);
-        if (!in_time(b, one, n * n_rounds + 1))
-            return false;
-        c[0] = c[n > 1 ? fastest(b, c, n, n_rounds) : 0];
-    }
+    uint32_t n = shapes_of(class, c);
+    if (!in_time(b, one, n * n_rounds + 1))
+        return false;
+    c[0] = c[n > 1 ? fastest(b, c, n, n_rounds) : 0];
+    n = prefetches_of(c);
+    if (!in_time(b, one, n * first_rounds(n_rounds) + 1))
+        return false;
+    n = keep_fastest(b, c, n, first_rounds(n_rounds));
+    if (!in_time(b, one, n * n_rounds + 1))
+        return false;
+    c[0] = c[fastest(b, c, n, n_rounds)];
     return true;
 }
 
@@ -309,30 +333,39 @@ static uint64_t bytes_for_all(const struct bench *b, uint64_t bytes)
     return bytes > all ? bytes : all;
 }
 
-/* Times the constants, and halves the groups of a trial, though not below LEAST_BYTES, until n trials fit
- * into share_ns: a kind with few of the weights gets little time. Returns the nanoseconds of one. */
-static uint64_t fit_trial(struct bench *b, const struct contender *built, uint32_t n, uint64_t share_ns)
+#define N_DUEL (2 * TUNING_DUELS + 1)
+
+/* The trials of a search and its duel. */
+static uint32_t count_trials(uint32_t n_rounds)
+{
+    return (3 + N_KEPT) * n_rounds + MAX_CONTENDERS * first_rounds(n_rounds) + 3 + N_DUEL;
+}
+
+#define LEAST_ROUNDS 3
+
+/* Times the constants, and halves the groups of a trial, though not below LEAST_BYTES, until a search ends
+ * before `end`: a kind with few of the weights gets little time. Returns the nanoseconds of one. */
+static uint64_t fit_trial(struct bench *b, const struct contender *built, uint64_t end)
 {
     uint64_t ns[MAX_CONTENDERS][MAX_ROUNDS], least = bytes_for_all(b, LEAST_BYTES);
     race(b, built, 1, 3, ns);
     uint64_t one = least_of(ns[0], 3); /* a busy moment must not let it look too long to be repeated */
-    while (one * n > share_ns && b->groups >= 4 && b->groups * b->list[0]->group_size >= 2 * least) {
+    uint64_t now = clock_ns(), left = end > now ? end - now : 0;
+    while (one * count_trials(LEAST_ROUNDS) > left && b->groups >= 4 &&
+           b->groups * b->list[0]->group_size >= 2 * least) {
         b->groups = b->groups / 4 * 2;
         one /= 2;
     }
     return one;
 }
 
-#define N_SEARCHED (3 + MATMUL_N_HINTS + 1 + N_DISTANCES) /* contenders of a search */
-#define N_DUEL     (2 * TUNING_DUELS + 1)
-
 /* The most rounds of a search, with its duel, of trials of `one` ns that end before `end`; 0: none. */
 static uint32_t rounds_until(uint64_t one, uint64_t end)
 {
-    static const uint32_t rounds[] = {MAX_ROUNDS, 5, 3};
+    static const uint32_t rounds[] = {MAX_ROUNDS, 5, LEAST_ROUNDS};
     uint64_t now = clock_ns(), left = end > now ? end - now : 0;
     for (uint32_t i = 0; i < sizeof rounds / sizeof *rounds; i++)
-        if (one * (rounds[i] * N_SEARCHED + N_DUEL) <= left)
+        if (one * count_trials(rounds[i]) <= left)
             return rounds[i];
     return 0;
 }
@@ -368,7 +401,7 @@ static float try_alone(struct bench *b, uint32_t class, const struct contender *
     b->n_members = 1;
     b->groups = few < 2 ? 2 : few < groups ? (uint32_t)few / 2 * 2 : groups;
     b->deadline = end;
-    one = fit_trial(b, built, 3 * N_SEARCHED + N_DUEL, TUNING_ALONE_NS);
+    one = fit_trial(b, built, end);
     if (!b->stopped && !try_variants(b, class, built, end, &one, found, &gain))
         gain = 0;
     b->n_members = n_members;
@@ -386,7 +419,7 @@ static void measure_cell(struct bench *b, uint32_t kind, uint32_t class, uint64_
 {
     struct tuning_choice *choice = &b->t->choice[kind][class];
     struct contender built = {.kernels = b->t->kernels[class], .variant = choice->variant}, found = built;
-    uint64_t end = clock_ns() + share_ns, one = fit_trial(b, &built, 3 * N_SEARCHED + N_DUEL, share_ns);
+    uint64_t end = clock_ns() + share_ns, one = fit_trial(b, &built, end);
     float gain = 0;
     choice->unsettled = true;
     b->n_timed = b->n_slow = 0;

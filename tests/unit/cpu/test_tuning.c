@@ -414,6 +414,28 @@ Test(tuning, a_table_that_is_faster_for_all_weights_is_taken)
     cr_assert(taken);
 }
 
+/* A machine on which one hint at one distance is best, and without that distance none is better. */
+static void run_picky(const struct matmul_matrix *m, const struct matmul_input *in, uint32_t first,
+                      uint32_t last, float *out, size_t stride, void *scratch)
+{
+    const struct matmul_variant *v = &in->variant;
+    best()->run(m, in, first, last, out, stride, scratch);
+    busy(v->hint == MATMUL_HINT_T1 && v->ahead == 3072 ? 20 : v->hint == MATMUL_HINT_NONE ? 60 : 100);
+}
+
+Test(tuning, a_hint_that_is_best_at_one_distance_alone_is_found)
+{
+    static const struct matmul_kernels picky = {.name = "own", .quantise = quantise, .run = run_picky};
+    bool found = false; /* other work on the machine may hide even this */
+    for (int i = 0; i < 20 && !found; i++) {
+        struct tuning t;
+        measured_with(&picky, NULL, 128, &t);
+        const struct matmul_variant *v = &t.choice[MATMUL_Q4_K][0].variant;
+        found = v->hint == MATMUL_HINT_T1 && v->ahead == 3072;
+    }
+    cr_assert(found);
+}
+
 /* Tables on a machine whose constants prefetch badly. */
 static void run_badly(const struct matmul_matrix *m, const struct matmul_input *in, uint32_t first,
                       uint32_t last, float *out, size_t stride, void *scratch)
