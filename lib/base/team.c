@@ -177,6 +177,13 @@ struct team_deal team_deal(struct team *t, uint32_t member, uint32_t n, uint32_t
     return (struct team_deal){.team = t, .member = member, .n = n, .chunk = chunk};
 }
 
+struct team_deal team_deal_lead(struct team *t, uint32_t member, uint32_t n, uint32_t lead, uint32_t chunk)
+{
+    struct team_deal d = team_deal(t, member, n, chunk);
+    d.lead = lead;
+    return d;
+}
+
 static void count_piece(struct member *m)
 {
     uint64_t n = atomic_load_explicit(&m->pieces, memory_order_relaxed);
@@ -200,11 +207,13 @@ bool team_next(struct team_deal *d, uint32_t *first, uint32_t *last)
         atomic_uint *next = &t->members[owner].next[parity];
         if (atomic_load_explicit(next, memory_order_relaxed) >= end - begin)
             continue;
-        uint32_t taken = atomic_fetch_add_explicit(next, d->chunk, memory_order_relaxed);
+        uint32_t size = d->lead > d->chunk && d->victim == 0 ? d->lead : d->chunk;
+        uint32_t taken = atomic_fetch_add_explicit(next, size, memory_order_relaxed);
+        d->lead = 0;
         if (taken >= end - begin)
             continue;
         *first = begin + taken;
-        *last = end - *first < d->chunk ? end : *first + d->chunk;
+        *last = end - *first < size ? end : *first + size;
         count_piece(&t->members[d->member]);
         return true;
     }

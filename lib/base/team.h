@@ -56,10 +56,13 @@ void team_watch(struct team *t,
  * between two barriers, with the same n and chunk for every member. */
 struct team_deal {
     struct team *team;
-    uint32_t member, n, chunk;
+    uint32_t member, n, chunk, lead;
     uint32_t victim; /* the member whose part is being worked on, counted from `member` */
 };
 struct team_deal team_deal(struct team *t, uint32_t member, uint32_t n, uint32_t chunk);
+/* The same, but the first piece that a member takes of its own part has up to `lead` units: where a long run
+ * of units costs less than as many short ones, and what is left suffices to even out the members' speeds. */
+struct team_deal team_deal_lead(struct team *t, uint32_t member, uint32_t n, uint32_t lead, uint32_t chunk);
 /* The first unit of a member's own part of [0, n); n for member == team_size(). */
 uint32_t team_part(const struct team *t, uint32_t member, uint32_t n);
 /* Takes the next piece [*first, *last). False when none is left (other members may still be working on

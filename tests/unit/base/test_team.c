@@ -13,7 +13,7 @@
 
 struct deal_job {
     struct team *team;
-    uint32_t n, chunk, rounds, late;
+    uint32_t n, lead, chunk, rounds, late;
     atomic_uint taken[UNITS];
 };
 
@@ -21,7 +21,7 @@ static void deal_all(void *context, uint32_t member)
 {
     struct deal_job *job = context;
     for (uint32_t round = 0; round < job->rounds; round++) {
-        struct team_deal deal = team_deal(job->team, member, job->n, job->chunk);
+        struct team_deal deal = team_deal_lead(job->team, member, job->n, job->lead, job->chunk);
         if (member == job->late)
             usleep(2000);
         for (uint32_t first, last; team_next(&deal, &first, &last);)
@@ -31,33 +31,62 @@ static void deal_all(void *context, uint32_t member)
     }
 }
 
-static void expect_each_unit_once_a_round(uint32_t n_threads, uint32_t n, uint32_t chunk, uint32_t late)
+static void expect_each_unit_once_a_round(uint32_t n_threads, uint32_t n, uint32_t lead, uint32_t chunk,
+                                          uint32_t late)
 {
     struct deal_job *job = calloc(1, sizeof *job);
-    *job = (struct deal_job){.n = n, .chunk = chunk, .rounds = 5, .late = late};
+    *job = (struct deal_job){.n = n, .lead = lead, .chunk = chunk, .rounds = 5, .late = late};
     cr_assert_eq(team_open(&job->team, n_threads, NULL), 0);
     for (uint32_t run = 0; run < 3; run++)
         team_run(job->team, deal_all, job);
     for (uint32_t i = 0; i < UNITS; i++)
-        cr_assert_eq(job->taken[i], i < n ? 15 : 0, "%u threads, n %u, chunk %u: unit %u", n_threads, n,
-                     chunk, i);
+        cr_assert_eq(job->taken[i], i < n ? 15 : 0, "%u threads, n %u, pieces of %u and %u: unit %u",
+                     n_threads, n, lead, chunk, i);
     team_close(job->team);
     free(job);
 }
 
 Test(team, every_unit_is_done_exactly_once)
 {
-    expect_each_unit_once_a_round(1, 1000, 7, 9);
-    expect_each_unit_once_a_round(2, 1000, 1, 9);
-    expect_each_unit_once_a_round(3, 1, 1, 9);
-    expect_each_unit_once_a_round(3, 0, 1, 9);
-    expect_each_unit_once_a_round(7, 5, 64, 9);
-    expect_each_unit_once_a_round(4, 999, 13, 9);
+    expect_each_unit_once_a_round(1, 1000, 0, 7, 9);
+    expect_each_unit_once_a_round(2, 1000, 0, 1, 9);
+    expect_each_unit_once_a_round(3, 1, 0, 1, 9);
+    expect_each_unit_once_a_round(3, 0, 0, 1, 9);
+    expect_each_unit_once_a_round(7, 5, 0, 64, 9);
+    expect_each_unit_once_a_round(4, 999, 0, 13, 9);
+    expect_each_unit_once_a_round(1, 1000, 700, 7, 9);
+    expect_each_unit_once_a_round(2, 1000, 375, 11, 9);
+    expect_each_unit_once_a_round(3, 10, 64, 2, 9);
 }
 
 Test(team, a_late_member_loses_its_units_but_none_is_lost)
 {
-    expect_each_unit_once_a_round(3, 500, 5, 1);
+    expect_each_unit_once_a_round(3, 500, 0, 5, 1);
+    expect_each_unit_once_a_round(3, 500, 120, 5, 1);
+}
+
+struct sizes_job {
+    struct team *team;
+    uint32_t n, sizes[16];
+};
+
+static void take_all(void *context, uint32_t member)
+{
+    struct sizes_job *job = context;
+    struct team_deal deal = team_deal_lead(job->team, member, 100, 35, 10);
+    for (uint32_t first, last; member == 0 && job->n < 16 && team_next(&deal, &first, &last);)
+        job->sizes[job->n++] = last - first;
+}
+
+Test(team, only_the_first_piece_of_a_members_own_part_is_long)
+{
+    struct sizes_job job = {0};
+    cr_assert_eq(team_open(&job.team, 2, NULL), 0);
+    team_run(job.team, take_all, &job);
+    static const uint32_t sizes[] = {35, 10, 5, 10, 10, 10, 10, 10};
+    cr_assert_eq(job.n, sizeof sizes / sizeof *sizes);
+    cr_assert_eq(memcmp(job.sizes, sizes, sizeof sizes), 0);
+    team_close(job.team);
 }
 
 struct order_job {

@@ -224,6 +224,24 @@ Test(team_experts, weights_of_a_chosen_expert_are_read_once_and_of_no_other)
     mixture_close(&x);
 }
 
+/* All rows of the matrix are one expert's here, 8 groups. */
+Test(team_experts, a_sum_begins_with_a_long_run_of_its_expert)
+{
+    struct mixture x;
+    struct tuning t;
+    tuning_make(&t);
+    mixture_open(&x, &t);
+    n_ran = 0;
+    x.x.n_experts = x.x.n_used = x.x.n_rows = 1;
+    x.x.end = EXPERTS_SUM;
+    x.x.own_input = true;
+    team_run(x.team, work, &x);
+    cr_assert_eq(n_ran, 2);
+    cr_assert(ran[0].first == 0 && ran[0].last == 6, "groups %u to %u", ran[0].first, ran[0].last);
+    cr_assert(ran[1].first == 6 && ran[1].last == 8, "groups %u to %u", ran[1].first, ran[1].last);
+    mixture_close(&x);
+}
+
 Test(team_experts, choices_change_no_bit)
 {
     struct mixture plain, tuned;
