@@ -7,7 +7,7 @@
 #include <assert.h>
 #include <stdbool.h>
 
-#define UNIT  2  /* groups dealt together: kernels for many rows compute them in pairs */
+#define UNIT  2  /* most groups of a unit: kernels for many rows compute them in pairs */
 #define PIECE 16 /* most units of a piece: for a few rows their results stay in the first-level cache */
 
 static_assert(PRODUCT_OWN_ROWS <= MATMUL_PANEL, "own rows are one panel");
@@ -175,6 +175,13 @@ static uint32_t count_groups(const struct product *p)
     return n;
 }
 
+/* The groups of a unit: one where there are no two units for each member, as of a small router. Where an odd
+ * group costs as much as two, a member is done no later than with both. */
+static uint32_t unit_of(uint32_t n_groups, uint32_t n_members)
+{
+    return n_groups < 2 * UNIT * n_members ? 1 : UNIT;
+}
+
 /* Units per piece: as many as the tile holds, but several pieces for each member, so that others can take
  * over from a slow one. */
 static uint32_t chunk_of(const struct product *p, uint32_t n_units, uint32_t n_members)
@@ -185,14 +192,10 @@ static uint32_t chunk_of(const struct product *p, uint32_t n_units, uint32_t n_m
     return !chunk ? 1 : chunk < PIECE ? chunk : PIECE;
 }
 
-static uint32_t count_units(const struct product *p)
-{
-    return (count_groups(p) + UNIT - 1) / UNIT;
-}
-
 const uint8_t *product_begin(const struct product *p, const struct team *team, uint32_t member)
 {
-    uint32_t group = team_part(team, member, count_units(p)) * UNIT, i = 0;
+    uint32_t n_groups = count_groups(p), unit = unit_of(n_groups, team_size(team)), i = 0;
+    uint32_t group = team_part(team, member, (n_groups + unit - 1) / unit) * unit;
     for (; !is_gated(p) && i + 1 < p->n_matrices && group >= p->matrices[i]->n_groups; i++)
         group -= p->matrices[i]->n_groups;
     return group_at(p->matrices[i], group);
@@ -225,9 +228,10 @@ void product_run(const struct product *p, const struct product_shared *shared,
         quantise_dealt(&j, team, member, shared->factors);
         team_barrier(team, member);
     }
-    uint32_t n_groups = count_groups(p), n_units = count_units(p);
-    j.end = team_part(team, member + 1, n_units) * UNIT;
+    uint32_t n_groups = count_groups(p), unit = unit_of(n_groups, team_size(team));
+    uint32_t n_units = (n_groups + unit - 1) / unit;
+    j.end = team_part(team, member + 1, n_units) * unit;
     struct team_deal pieces = team_deal(team, member, n_units, chunk_of(p, n_units, team_size(team)));
     for (uint32_t first, last; team_next(&pieces, &first, &last);)
-        do_piece(&j, first * UNIT, last * UNIT < n_groups ? last * UNIT : n_groups);
+        do_piece(&j, first * unit, last * unit < n_groups ? last * unit : n_groups);
 }
