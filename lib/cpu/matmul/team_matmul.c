@@ -175,11 +175,11 @@ static uint32_t count_groups(const struct product *p)
     return n;
 }
 
-/* The groups of a unit: one where there are no two units for each member, as of a small router. Where an odd
- * group costs as much as two, a member is done no later than with both. */
+/* The groups of a unit: one where each member gets one at most, as of a small router. Kernels that compute
+ * groups in pairs take as long for one as for two, so with more groups than members pairs end earlier. */
 static uint32_t unit_of(uint32_t n_groups, uint32_t n_members)
 {
-    return n_groups < 2 * UNIT * n_members ? 1 : UNIT;
+    return n_groups <= n_members ? 1 : UNIT;
 }
 
 /* Units per piece: as many as the tile holds, but several pieces for each member, so that others can take
