@@ -113,8 +113,7 @@ int generator_admits(struct generator *g, struct api_error *e)
 
 void generator_queue_full(struct generator *g, const struct server_model *m, struct api_error *e)
 {
-    uint32_t waiting = generator_load(g).waiting; /* all, where a burst came since the engine looked last */
-    uint32_t at_once = g->n_active > waiting ? g->n_active - waiting : g->cfg->slots;
+    uint32_t at_once = m ? engine_at_once(m->engine) : g->cfg->slots;
     e->has_queue = true;
     e->queue_depth = queue_depth(g, m, 0);
     e->queue_limit = g->cfg->queue_limit;

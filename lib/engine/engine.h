@@ -236,6 +236,9 @@ int engine_submit(struct engine *e, struct engine_request *r, struct error *err)
  * beyond the slots or, when pages are short, those without pages. engine_submit() refuses a request that
  * makes this more than queue_limit; a caller that refuses earlier asks the same question. Any thread. */
 uint32_t engine_queue_depth(const struct engine *e, uint32_t n_more);
+/* Returns how many requests run at a time when there are enough of them: the slots, or those that the engine
+ * found memory for when it looked last. */
+uint32_t engine_at_once(const struct engine *e);
 /* Cancels a request in any phase. It still becomes terminal through engine_next(). Idempotent. */
 void engine_cancel(struct engine *e, struct engine_request *r);
 /* Returns the next request with new tokens or a new state, or NULL. A request is listed at most once until it

@@ -110,6 +110,13 @@ uint32_t engine_queue_depth(const struct engine *e, uint32_t n_more)
     return held > beyond ? held : beyond;
 }
 
+uint32_t engine_at_once(const struct engine *e)
+{
+    uint32_t held = atomic_load_explicit(&e->n_held, memory_order_relaxed);
+    uint32_t running = atomic_load_explicit(&e->n_running, memory_order_relaxed);
+    return held && running ? running : e->cfg.n_slots;
+}
+
 static void reset(struct engine_request *r, uint64_t now_ns)
 {
     atomic_store_explicit(&r->n_out, 0, memory_order_relaxed);
