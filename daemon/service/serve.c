@@ -453,7 +453,8 @@ static void on_reload(uv_signal_t *handle, int number)
 }
 
 /* systemd's soft limit is 1,024 descriptors, which is less than max_connections needs. If the hard limit is
- * too low as well, connections that cannot be accepted would keep health from being answered. */
+ * too low as well, connections that cannot be accepted would keep health from being answered: there may be
+ * fewer, and with room for none the start is refused. */
 static int fit_descriptor_limit(struct config *cfg, struct error *err)
 {
     struct rlimit limit;

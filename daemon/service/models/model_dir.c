@@ -467,9 +467,9 @@ int model_dir_first(const struct model_dir *d)
 
 int model_dir_after(const struct model_dir *d, int number)
 {
-    for (int i = 0; i + 1 < d->n_present; i++)
-        if (d->by_name[i] == number)
-            return d->by_name[i + 1];
+    for (int i = 0; i < d->n_present; i++)
+        if (strcmp(d->entries[d->by_name[i]].name, d->entries[number].name) > 0)
+            return d->by_name[i];
     return -1;
 }
 

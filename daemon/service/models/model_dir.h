@@ -69,7 +69,7 @@ void model_dir_look(struct model_dir *d, int number);
 int model_dir_find(const struct model_dir *d, const char *name);
 /* The first by name; -1: there is none. */
 int model_dir_first(const struct model_dir *d);
-/* The next by name; -1: there is none. */
+/* The next by name behind that of `number`, which may be gone; -1: there is none. */
 int model_dir_after(const struct model_dir *d, int number);
 /* "a, b and 3 more": the present names, in order, as many as have room. */
 void model_dir_names(const struct model_dir *d, char *out, size_t room);

@@ -214,9 +214,9 @@ static void serve(struct model_set *set, struct place *p)
 static int load(struct model_set *set, int number, struct error *err);
 
 /* The first by name may be a download that was cut off, or a part of another model (an image encoder): the
- * other models are served all the same. One that the configuration names must load, and what no file is to
- * blame for would stop the next one too. */
-static bool take_next_first(struct model_set *set, const struct error *err)
+ * other models are served all the same. One that the configuration names must load, and an error that is not
+ * the file's would recur with the next one. False: there is no other, or *err says why it cannot be read. */
+static bool take_next_first(struct model_set *set, struct error *err)
 {
     int code = exit_code_of(err->code), next = model_dir_after(&set->dir, set->first);
     bool of_file = code == EXIT_MODEL_MISSING || code == EXIT_MODEL_BROKEN || code == EXIT_MODEL_UNSUPPORTED;
@@ -224,11 +224,11 @@ static bool take_next_first(struct model_set *set, const struct error *err)
         return false;
     log_warn("%s: %s is not the first model", err->text, name_of(set, set->first));
     set->first = next;
-    return load(set, next, NULL) == 0;
+    return load(set, next, err) == 0;
 }
 
 /* Its requests are told when they are looked at, which is next. */
-static void fail(struct model_set *set, int number, int rc, const struct error *err)
+static void fail(struct model_set *set, int number, int rc, struct error *err)
 {
     count(set, number, err);
     if (!set->served) {
