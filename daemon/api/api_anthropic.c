@@ -30,7 +30,7 @@ static void gather_word(struct chat_json *c, const json_t *object, const char *n
         chat_json_gather(c, word);
 }
 
-/* What a search found: its title, the place that it is from, and its texts. */
+/* Gathers a search result: its title, its source and its texts. */
 static void gather_search_result(struct chat_json *c, const json_t *block, const char *path)
 {
     const json_t *content = json_object_get(block, "content");
@@ -39,7 +39,8 @@ static void gather_search_result(struct chat_json *c, const json_t *block, const
     gather_word(c, block, "title");
     gather_word(c, block, "source");
     (void)snprintf(place, sizeof place, "%s.content", path);
-    field_has_shape(content, place, SHAPE_ARRAY, c->err);
+    if (!json_is_array(content))
+        api_invalid(c->err, place, "%s must be an array (got %s)", place, field_got(content));
     for (size_t i = 0; i < json_array_size(content); i++) {
         (void)snprintf(place, sizeof place, "%s.content[%zu]", path, i);
         if ((text = chat_json_need(c, json_array_get(content, i), place, "text")))
@@ -56,8 +57,11 @@ static void gather_block(struct chat_json *c, const json_t *block, const char *p
     if (!type)
         return;
     if (!strcmp(type, "document") && is_type(source, "text")) {
+        char place[MAX_PATH + sizeof ".source"];
         gather_word(c, block, "title");
-        gather_word(c, source, "data");
+        (void)snprintf(place, sizeof place, "%s.source", path);
+        if ((text = chat_json_need(c, source, place, "data")))
+            chat_json_gather(c, text);
     } else if (!strcmp(type, "search_result")) {
         gather_search_result(c, block, path);
     } else if (!strcmp(type, "image") || !strcmp(type, "document")) {
@@ -243,8 +247,8 @@ static void read_prefill(struct chat_json *c, const json_t *messages)
         chat_json_set(c, "continue_final_message", json_true());
 }
 
-/* Their tool runner's conversations, of which later requests send the new messages alone. The details of the
- * error (api_anthropic_put_error) make it send all of them. */
+/* Refuses the conversations of the tool runner of Anthropic's SDK, of which later requests have the new
+ * messages alone. The details of the error (api_anthropic_put_error) make it send all of them. */
 static void refuse_thread(struct chat_json *c, const json_t *body)
 {
     const json_t *thread = json_object_get(body, "thread");
@@ -255,20 +259,24 @@ static void refuse_thread(struct chat_json *c, const json_t *body)
 
 static void read_format(struct chat_json *c, const json_t *body)
 {
+    const char *path = "output_config.format";
     const json_t *format = json_object_get(json_object_get(body, "output_config"), "format");
-    if (!format || json_is_null(format))
-        format = json_object_get(body, "output_format"); /* its name while it was a beta */
-    json_t *schema = json_object_get(format, "schema");
+    if (!format || json_is_null(format)) {
+        path = "output_format"; /* its name while it was a beta */
+        format = json_object_get(body, path);
+    }
     if (!format || json_is_null(format))
         return;
-    const char *type = chat_json_need(c, format, "output_config.format", "type");
-    if (type && strcmp(type, "json_schema"))
-        api_invalid(c->err, "output_config.format.type",
-                    "output_config.format.type must be json_schema (got %s)",
+    char place[sizeof "output_config.format.schema"];
+    json_t *schema = json_object_get(format, "schema");
+    const char *type = chat_json_need(c, format, path, "type");
+    bool is_schema = type && !strcmp(type, "json_schema");
+    (void)snprintf(place, sizeof place, "%s.%s", path, is_schema ? "schema" : "type");
+    if (type && !is_schema)
+        api_invalid(c->err, place, "%s must be json_schema (got %s)", place,
                     field_got_word(json_object_get(format, "type")));
     else if (!json_is_object(schema))
-        api_invalid(c->err, "output_config.format.schema",
-                    "output_config.format.schema must be an object (got %s)", field_got(schema));
+        api_invalid(c->err, place, "%s must be an object (got %s)", place, field_got(schema));
     else
         chat_json_set(c, "response_format",
                       json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema", "schema", schema));

@@ -134,7 +134,8 @@ Test(anthropic, anthropics_search_results_and_documents_of_plain_text_are_read)
     stop();
 }
 
-/* Their tool runner then sends the whole conversation; else its second request had the tool's result alone.
+/* The tool runner of Anthropic's SDK then sends the whole conversation; else its second request had the
+ * tool's result alone.
  */
 Test(anthropic, anthropics_threads_are_refused_in_the_words_that_their_client_looks_for)
 {
