@@ -13,15 +13,14 @@
  *
  *   bytes   (8 bits)  [block 8][lane 32]: words 0..3                                              4096 bytes
  *   nibbles (4 bits)  [pair of blocks 4][lane 32]: for both blocks, words 0 | 2 << 4, 1 | 3 << 4  2048 bytes
- *   stacked (4 bits)  [pair of blocks 4][lane 32]: words 0..3, the even block's | the odd one's << 4  2048
- * bytes pairs   (2 bits)  [half 2][lane 32][block of the half 4]: word r in bits 2r, 2r+1 of a byte   1024
- * bytes bits    (1 bit)   [lane 32][pair of blocks 4]: word r of block 2 p + e in bit 4 e + r          512
- * bytes
+ *   stacked (4 bits)  [pair of blocks 4][lane 32]: words 0..3, the even block's | the odd's << 4  2048 bytes
+ *   pairs   (2 bits)  [half 2][lane 32][block of the half 4]: word r in bits 2r, 2r+1 of a byte   1024 bytes
+ *   bits    (1 bit)   [lane 32][pair of blocks 4]: word r of block 2 p + e in bit 4 e + r          512 bytes
  *
  * Signed types (Q6_K, Q5_0, Q4_0) hold value - zero in two's complement: the upper four bits in the nibble,
- * the rest in the smaller plane. A product puts it at the top of a byte, which multiplies it by 4, 8 or 16,
- * and divides the float sum by the same factor (a power of two: exact). Unsigned types have the low four bits
- * in the nibble. Stacked nibbles need no shift: a product leaves an odd block's in place, 16 times too large.
+ * the rest in the smaller plane. A product puts it at the top of a byte, which multiplies it by 4, 8 or 16;
+ * tile_product.h says how the sum loses this factor. Unsigned types have the low four bits in the nibble.
+ * Stacked nibbles need no shift: a product leaves an odd block's in place, 16 times too large.
  *
  * Types with a codebook hold codes. A lane looks four of them up at once, so they lie in adjacent nibbles of
  * a word: code i of word r in block 2 p + e is nibble q % 8 of word q / 8, where q = 16 e + 4 r + i.

@@ -4,10 +4,10 @@
  * INTEGERS  For each block of 32: one mma m16n8k32 of int8 per panel (two m16n8k16 if scales stand per 16),
  * then the float fold of its four sums per lane: rows g and g + 8, columns 2t and 2t + 1 (g = lane / 4,
  * t = lane % 4). The mma starts from the bits of 1.5 * 2^23: its sums, read as floats, are 1.5 * 2^23 + I,
- * exact since |I| < 2^22 (the largest: 128 * 127 * 32, times 1), so no conversion is needed, only a
- * subtraction. If the scale is an integer, subtraction and scaling are one exact fmaf: s * I < 2^24
- * (arith.h). Integers that come 2^n times too large (tile.h) start from the bits of 1.5 * 2^(23 - n), of
- * which they are so many units of 2^-n.
+ * exact since |I| < 2^22 (TILE_LARGEST), so no conversion is needed, only a subtraction. If the scale is an
+ * integer, subtraction and scaling are one exact fmaf: s * I < 2^24 (arith.h). Where integers come 2^n times
+ * too large (tile.h), the mma starts from the bits of 1.5 * 2^(23 - n), whose lowest bit stands for 2^-n: so
+ * the sum loses the factor without an instruction.
  *
  * CODES  are looked up: prmt takes four of them, as nibbles of a selector, to four bytes of a table of eight,
  * which is a codebook of three bits; one of four bits takes two of these and a third that chooses by the
@@ -26,9 +26,9 @@
  *     Q4_K        236        358   660     560
  *     Q6_K        262        474   688     815
  *     Q8_0        133        218   427    1055
- *     MXFP4       317        408   631     560
- *     CODES       353        554   753     579
- *     THREES      238        444   838     455
+ *     MXFP4       318        408   631     560
+ *     CODES       348        554   753     579
+ *     THREES      239        444   838     455
  *     F16, BF16   700       2240          1990
  *     F32         550       1890          3980
  *
@@ -47,9 +47,11 @@
 #define TILE_BIAS      0x4b400000 /* bits of TILE_BIASED */
 #define TILE_BIASED    12582912.0f
 #define TILE_MAX_PANEL 2
+#define TILE_LARGEST   (240 * 127 * 32) /* of the sums of a block: an odd one of Q4_K, whose 15 are 240 */
+_Static_assert(TILE_LARGEST < 1 << 22 && 128 * 127 * 32 < 1 << 22, "a float of 1.5 * 2^23 has room for it");
 
-/* Scales of two or all blocks, rows g and g + 8: a byte per block (in `min` too) for Q4_K and Q5_K, a byte
- * per half-block where scales stand per 16, 16 bits per block for the others. */
+/* Scales of two, four or all blocks, rows g and g + 8: a byte per block (in `min` too) for Q4_K and Q5_K, a
+ * byte per half-block where scales stand per 16, 16 bits per block for the others. */
 struct tile_scales {
     uint32_t word[2][4], min[2][4]; /* [row] */
 };
@@ -152,8 +154,7 @@ SIMT_INLINE uint32_t tile_excess(const uint32_t type, const uint32_t block)
     return type == TILE_Q6_K ? 2 : type == TILE_Q5_0 ? 3 : type == TILE_Q4_0 ? 4 : 0;
 }
 
-/* What a sum of a block's integers starts from: the bits of 1.5 * 2^(23 - excess), whose lowest one stands
- * for 2^-excess. */
+/* Returns the bits of 1.5 * 2^(23 - excess), from which the sums of a block's integers start. */
 SIMT_INLINE int32_t tile_bias(const uint32_t type, const uint32_t block)
 {
     return TILE_BIAS - (int32_t)(tile_excess(type, block) << 23);
@@ -362,9 +363,9 @@ SIMT_INLINE void tile_take_column(struct tile_column *to, const uint32_t b[4], c
     }
 }
 
-/* Where this lane reads a near panel: the fragments of column g, from a pair of blocks to the next, and the
- * scales of columns 2t, 2t + 1, from a block to the next. If the panel is narrower, it reads other columns
- * again, without a branch; their sums are not used. */
+/* A lane's place in a near panel: the fragments of column g of a pair of blocks, and the scales of columns
+ * 2t, 2t + 1 of a block. If the panel is narrower, the lane reads other columns again, without a branch;
+ * their sums are not used. */
 struct tile_near {
     const SIMT_SHARED char *integers, *scales;
     uint32_t pair_bytes, block_bytes;
@@ -412,13 +413,13 @@ SIMT_INLINE void tile_far_columns(const struct activation *x, const uint32_t pan
     }
 }
 
-/* This lane's words of the smaller planes. */
+/* This lane's words of the smaller planes, and of those of THREES. */
 struct tile_small {
     uint32_t word[4];      /* pairs: by block; bits: by pair of blocks */
     uint32_t threes[3][4]; /* by pair of blocks */
 };
 
-/* Reads them of blocks first .. first + n - 1; n: tile_turn(). */
+/* Reads this lane's words of blocks first .. first + n - 1; n: tile_turn(). */
 SIMT_INLINE void tile_read_small(const uint32_t type, const uint32_t n, const SIMT_SHARED char *tile,
                                  uint32_t lane, uint32_t first, struct tile_small *out)
 {
@@ -493,9 +494,9 @@ SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t panel,
     }
 }
 
-/* Blocks that are taken at a time: all, whose scales are then read once. More registers than a block of 512
- * threads has (128 each) would be needed with two panels, of types with two scales or minimums a block. Other
- * warps hide the cost of the loop. */
+/* Blocks that are taken at a time: all, whose scales are then read once. Two panels, and types with two
+ * scales or minimums a block, would need more registers for that than a block of 512 threads has (128 each);
+ * other warps hide the cost of their loop. */
 SIMT_INLINE uint32_t tile_turn(const uint32_t type, const uint32_t n_panels)
 {
     if (n_panels > 1 || type == TILE_Q2_K || type == TILE_Q5_1)
@@ -510,7 +511,7 @@ SIMT_INLINE uint32_t tile_at_once(const uint32_t type, const uint32_t n_panels)
     return type == TILE_Q2_K || type == TILE_THREES ? 1 : n_panels;
 }
 
-/* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. */
+/* v[p][i]: row g + 8 (i / 2), column 2t + i % 2 of panel p. Several panels are far. */
 SIMT_INLINE void tile_multiply(const uint32_t type, const uint32_t n_panels, const bool is_far,
                                const SIMT_SHARED char *tile, uint32_t lane, const struct activation *x,
                                uint32_t super, float v[TILE_MAX_PANEL][4])
