@@ -368,7 +368,7 @@ static void put_head(struct buf *out, const struct generation *g)
     buf_puts(out, ",\"content\":[");
 }
 
-/* A text has no `citations`: their service leaves them out too, and the AI SDK refuses null there. */
+/* A text has no `citations`: Anthropic's service leaves them out too, and the AI SDK refuses null there. */
 static void put_text_block(struct buf *out, const char *type, const char *name, const struct buf *text)
 {
     if (!text->len)

@@ -17,7 +17,7 @@ void histogram_add(struct histogram *h, double ms, uint64_t n);
 /* The value below which `fraction` of what was added lies, in milliseconds; 0 when nothing was. */
 double histogram_percentile(const struct histogram *h, double fraction);
 
-/* A mean in which the last sixteen or so count most; 0: nothing was added. */
+/* A mean in which the last sixteen or so count most; 0 before anything is added. */
 struct recent {
     double mean_ms;
 };
@@ -38,7 +38,8 @@ struct stats {
     uint64_t completed, failed, rejected, cancelled, timed_out;
     uint64_t finishes[STATS_FINISHES]; /* of texts: a request may have several */
     uint64_t rejects[STATS_REJECTS];   /* of the rejected */
-    struct recent run, stay; /* of generations that ran: from its start to its end; from accepting */
+    /* Of generations that ran: run counts from a generation's start, stay from when it was accepted. */
+    struct recent run, stay;
     struct histogram queue, ttft, inter_token, total;
     struct histogram reject; /* from a request's headers to its refusal */
 };

@@ -47,7 +47,7 @@
 #define TILE_BIAS      0x4b400000 /* bits of TILE_BIASED */
 #define TILE_BIASED    12582912.0f
 #define TILE_MAX_PANEL 2
-#define TILE_LARGEST   (240 * 127 * 32) /* of the sums of a block: an odd one of Q4_K, whose 15 are 240 */
+#define TILE_LARGEST   (240 * 127 * 32) /* no block's sum is larger: an odd block of Q4_K has up to 16 * 15 */
 _Static_assert(TILE_LARGEST < 1 << 22 && 128 * 127 * 32 < 1 << 22, "a float of 1.5 * 2^23 has room for it");
 
 /* Scales of two, four or all blocks, rows g and g + 8: a byte per block (in `min` too) for Q4_K and Q5_K, a

@@ -182,6 +182,12 @@ static uint32_t unit_of(uint32_t n_groups, uint32_t n_members)
     return n_groups <= n_members ? 1 : UNIT;
 }
 
+/* The first group of a member's own part; all of them for member == team_size(). */
+static uint32_t first_group(const struct team *team, uint32_t member, uint32_t n_groups, uint32_t unit)
+{
+    return team_part(team, member, (n_groups + unit - 1) / unit) * unit;
+}
+
 /* Units per piece: as many as the tile holds, but several pieces for each member, so that others can take
  * over from a slow one. */
 static uint32_t chunk_of(const struct product *p, uint32_t n_units, uint32_t n_members)
@@ -195,7 +201,7 @@ static uint32_t chunk_of(const struct product *p, uint32_t n_units, uint32_t n_m
 const uint8_t *product_begin(const struct product *p, const struct team *team, uint32_t member)
 {
     uint32_t n_groups = count_groups(p), unit = unit_of(n_groups, team_size(team)), i = 0;
-    uint32_t group = team_part(team, member, (n_groups + unit - 1) / unit) * unit;
+    uint32_t group = first_group(team, member, n_groups, unit);
     for (; !is_gated(p) && i + 1 < p->n_matrices && group >= p->matrices[i]->n_groups; i++)
         group -= p->matrices[i]->n_groups;
     return group_at(p->matrices[i], group);
@@ -230,7 +236,7 @@ void product_run(const struct product *p, const struct product_shared *shared,
     }
     uint32_t n_groups = count_groups(p), unit = unit_of(n_groups, team_size(team));
     uint32_t n_units = (n_groups + unit - 1) / unit;
-    j.end = team_part(team, member + 1, n_units) * unit;
+    j.end = first_group(team, member + 1, n_groups, unit);
     struct team_deal pieces = team_deal(team, member, n_units, chunk_of(p, n_units, team_size(team)));
     for (uint32_t first, last; team_next(&pieces, &first, &last);)
         do_piece(&j, first * unit, last * unit < n_groups ? last * unit : n_groups);

@@ -282,7 +282,11 @@ static bool in_time(const struct bench *b, uint64_t one, uint32_t n)
     return clock_ns() + one * n < b->deadline;
 }
 
-#define N_KEPT 6 /* contenders that the first rounds of a search leave */
+#define N_SHAPES     3 /* at most: shapes_of() */
+#define N_KEPT       6 /* contenders that the first rounds of a search leave */
+#define N_WARM_UPS   3 /* trials in front of the races of a search */
+#define N_DUEL       (2 * TUNING_DUELS + 1)
+#define LEAST_ROUNDS 3
 
 /* The rounds in which all prefetches are timed, before those that N_KEPT of them are timed in. */
 static uint32_t first_rounds(uint32_t n_rounds)
@@ -333,15 +337,11 @@ static uint64_t bytes_for_all(const struct bench *b, uint64_t bytes)
     return bytes > all ? bytes : all;
 }
 
-#define N_DUEL (2 * TUNING_DUELS + 1)
-
 /* The trials of a search and its duel. */
 static uint32_t count_trials(uint32_t n_rounds)
 {
-    return (3 + N_KEPT) * n_rounds + MAX_CONTENDERS * first_rounds(n_rounds) + 3 + N_DUEL;
+    return (N_SHAPES + N_KEPT) * n_rounds + MAX_CONTENDERS * first_rounds(n_rounds) + N_WARM_UPS + N_DUEL;
 }
-
-#define LEAST_ROUNDS 3
 
 /* Times the constants, and halves the groups of a trial, though not below LEAST_BYTES, until a search ends
  * before `end`: a kind with few of the weights gets little time. Returns the nanoseconds of one. */

@@ -59,8 +59,9 @@ static void work(void *context, uint32_t member)
     product_run(&r->p, &r->shared, &r->own[member], r->team, member);
 }
 
-/* Runs a product of one row with a matrix of n_groups groups. */
-static void multiply(uint32_t n_groups)
+/* Runs a product of one row with a matrix of n_groups groups, of which the second member's part begins with
+ * number `second`. */
+static void multiply(uint32_t n_groups, uint32_t second)
 {
     struct rig r = {.shared = {.kernels = &table, .ops = ops_find("scalar")}};
     uint32_t n = n_groups * MATMUL_ROWS;
@@ -79,6 +80,7 @@ static void multiply(uint32_t n_groups)
                                             .kernel = aligned(64)};
     cr_assert_eq(team_open(&r.team, N_MEMBERS, NULL), 0);
     team_run(r.team, work, &r);
+    cr_assert_eq(product_begin(&r.p, r.team, 1), r.m.data + second * r.m.group_size);
     team_close(r.team);
     for (uint32_t i = 0; i < N_MEMBERS; i++) {
         free(r.own[i].input);
@@ -92,7 +94,7 @@ static void multiply(uint32_t n_groups)
 
 Test(team_matmul, a_small_matrix_is_dealt_by_single_groups)
 {
-    multiply(2);
+    multiply(2, 1);
     cr_assert_eq(n_runs, 2);
     cr_assert_eq(of_groups[1], 2);
     for (uint32_t i = 0; i < 2; i++)
@@ -101,7 +103,7 @@ Test(team_matmul, a_small_matrix_is_dealt_by_single_groups)
 
 Test(team_matmul, a_larger_one_is_dealt_by_pairs_of_groups)
 {
-    multiply(23);
+    multiply(23, 12);
     cr_assert_eq(n_runs, 12);
     cr_assert_eq(of_groups[2], 11);
     cr_assert_eq(of_groups[1], 1);

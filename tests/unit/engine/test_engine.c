@@ -2,6 +2,8 @@
 #include "support/engine_driver.h"
 #include "engine/engine_queue.h"
 
+#include <unistd.h>
+
 /* ---- one request ---- */
 
 Test(engine, a_request_gives_the_tokens_of_its_sequence)
@@ -174,6 +176,39 @@ Test(engine, a_full_queue_refuses_and_slots_do_not_count_as_queue)
     wait_done(rig, r[5]);
     for (int i = 0; i < 6; i++)
         request_free(r[i]);
+    rig_close(rig);
+}
+
+/* Waits until the engine has looked; else the test's time ends it. */
+static void wait_at_once(struct rig *rig, uint32_t n)
+{
+    while (engine_at_once(rig->e) != n)
+        usleep(1000);
+}
+
+Test(engine, so_many_run_at_once_as_there_are_slots_or_as_find_memory)
+{
+    struct rig_config c = usual;
+    c.n_slots = 4;
+    c.n_pages = 16; /* one context */
+    struct rig *rig = rig_open(c);
+    struct engine_request *a = request_new(some_prompt(1), 5, 1000),
+                          *b = request_new(some_prompt(2), 5, 1000);
+    a->ignore_eos = b->ignore_eos = true;
+    rig_hold(rig, 1);
+    submit(rig, a);
+    wait_out(rig, a, 1);
+    cr_assert_eq(engine_at_once(rig->e), 4, "one runs, and others may");
+    submit(rig, b);
+    wait_at_once(rig, 1);
+    engine_cancel(rig->e, b);
+    wait_done(rig, b);
+    wait_at_once(rig, 4); /* none waits for memory */
+    engine_cancel(rig->e, a);
+    wait_done(rig, a);
+    rig_go(rig);
+    request_free(a);
+    request_free(b);
     rig_close(rig);
 }
 
