@@ -30,8 +30,9 @@ struct mixture_list {
 };
 
 /* True if a step's rows are gathered: from two rows an expert on, by their mean. An expert's weights are then
- * read once for all its rows, else once for each; but a wide product issues three times as many instructions
- * a tile as one of a column, and gathering takes more hops. */
+ * read once for all its rows, else once for each; but a product of far columns reads as many bytes of them
+ * from L2 as of weights (and of more than 8 columns issues three times as many instructions a tile as one of
+ * a column), and gathering takes more hops. */
 static inline bool mixture_gathers(uint32_t n_rows, uint32_t n_used, uint32_t n_experts)
 {
     return n_rows * n_used >= 2 * n_experts;

@@ -277,10 +277,17 @@ static inline bool product_is_by_columns(uint32_t n_columns, uint32_t n_warps, u
     return n_chunks > 1 && n_chunks * 3 > n_warps && n_chunks * PRODUCT_CHUNK_SUMS <= work_bytes;
 }
 
-/* decoder_shared.fold_bytes: two descriptions of a product (one for the compute warps, one for the producer),
- * the labels of stages, a narrow product's sums between stages, and the values of a stage's 16 super-blocks:
- * for 8 columns twice, for 16 once. */
-#define PRODUCT_FOLD_BYTES (2 * 384 + 256 + 1024 + 16384)
+#define PRODUCT_PANEL (TILE_ROWS * ACTIVATION_COLUMNS) /* values of a super-block in one full panel */
+#define PRODUCT_PARTS 3u                               /* of the fold area: product_run_narrow() */
+
+/* decoder_shared.fold_bytes, if a stage has up to `supers` super-blocks: two descriptions of a product (one
+ * for the compute warps, one for the producer), the labels of stages, a narrow product's sums between stages,
+ * and the values of a stage: of 8 columns in each part, of a wide product's 16 once. */
+#define PRODUCT_VALUES_AT (2 * 384 + 256 + 1024)
+static inline uint32_t product_fold_bytes(uint32_t supers)
+{
+    return PRODUCT_VALUES_AT + PRODUCT_PARTS * supers * PRODUCT_PANEL * 4;
+}
 
 /* Least decoder_shared.work_bytes: a wide product's sums between stages. */
 static inline uint32_t product_work_bytes(uint32_t max_rows)

@@ -4,12 +4,15 @@
  * Each stage has two mbarriers. `full` ends a phase when the copy has landed, `empty` when every consumer
  * warp has released the stage. ring_fill() waits for `empty` only, so the stream runs n_stages ahead of
  * whatever the consumers wait for. A consumer warp calls ring_take(), reads, calls ring_give(), in the order
- * of the fills. One copy has at most stage_bytes, a multiple of 16, from a 16-byte aligned address. sm_90:
- * one lane issues a bulk copy; sm_80: each lane issues 16 bytes at a time (cp.async).
+ * of the fills. With ring_await_given() a consumer that is ahead of others waits for what these have
+ * written: what a warp wrote before it gave a stage back, the others see then. One copy has at most
+ * stage_bytes, a multiple of 16, from a 16-byte aligned address. sm_90: one lane issues a bulk copy; sm_80:
+ * each lane issues 16 bytes at a time (cp.async).
  *
- * Both waits are guarded (dependency.h) and give all lanes of the warp one result; a warp that got false
- * reads nothing and goes to its next barrier, where it informs the other compute warps. A producer that ends
- * calls ring_close() first: a block may not end while copies into its shared memory are under way.
+ * The waits of ring_fill(), ring_take() and ring_await_given() are guarded (dependency.h) and give all lanes
+ * of the warp one result; a warp that got false reads nothing and goes to its next barrier, where it informs
+ * the other compute warps. A producer that ends calls ring_close() first: a block may not end while copies
+ * into its shared memory are under way.
  *
  * What the producer's lane 0 wrote before a fill, the consumers see once they have taken the stage.
  *
@@ -17,8 +20,8 @@
  * and on sm_90 its writers call simt_fence_proxy_async() before their release. Weights are never written: no
  * wait.
  *
- * Thread: ring_fill() and ring_close(): all lanes of the producer warp; ring_take() and ring_give(): all
- * lanes of a consumer warp. */
+ * Thread: ring_fill() and ring_close(): all lanes of the producer warp; ring_take(), ring_await_given() and
+ * ring_give(): all lanes of a consumer warp. */
 #pragma once
 #include "dependency.h"
 
@@ -144,6 +147,20 @@ SIMT_INLINE bool ring_take(const struct ring *r, const struct ring_place *at, co
 {
     bool go =
         ring_wait(&r->full[ring_stage_of(at)], ring_parity_of(at), guard, FLOW_STAGE + ring_stage_of(at));
+    return simt_ballot(go) == 0xffffffffu;
+}
+
+/* Waits until all consumer warps have given back the stage before the one that this warp has taken. False:
+ * end. */
+SIMT_INLINE bool ring_await_given(const struct ring *r, const struct ring_place *at,
+                                  const struct flow_guard *guard)
+{
+    uint32_t stage = ring_stage_of(at), parity = ring_parity_of(at);
+    if (stage == 0) {
+        stage = r->n_stages;
+        parity ^= 1;
+    }
+    bool go = ring_wait(&r->empty[stage - 1], parity, guard, FLOW_STAGE + stage - 1);
     return simt_ballot(go) == 0xffffffffu;
 }
 

@@ -11,23 +11,18 @@
  *
  * schedule.h deals groups of tiles to blocks. A block's producer warp (product_produce) puts their stages
  * into the ring in the order in which the compute warps (product_run) consume them; neither asks the other.
- * The compute warps process super-blocks in turn, from stage to stage (tile_product.h), and write their
- * values to the fold area. When the fold area is full they meet at a barrier; then each thread owns (row,
- * column) pairs, adds their super-blocks ascending, keeps the two halves' sums between barriers, and finishes
- * what is complete, while other warps continue. With one column the fold area holds eight stages, so a warp
- * with one super-block more than others delays none of them.
  *
  * Columns are NARROW (up to 8, and they fit the work area: every block quantises them for itself, no extra
  * hop; or, several long ones, all blocks together, and each copies them: product_is_shared()) or WIDE
- * (quantised once by all blocks together into global memory, in a phase of its own, then read from there in
- * chunks of 16: product_wide.h): product_is_wide() decides, the same everywhere.
+ * (quantised once by all blocks together into global memory, in a phase of its own, then read from there):
+ * product_is_wide() decides, the same everywhere. Up to 8 columns of either kind are multiplied and added up
+ * as product_narrow.h says, more as product_wide.h does.
  *
  * The description of the product lies in shared memory (struct product): any thread may index it. The compute
  * warps and the producer have one each, so that neither waits for the other.
  *
- * Floor: the packed bytes of the matrices, once. One barrier of the compute warps per 8 / columns stages;
- * per pair and super-block one load and one addition, without bank conflicts with 8
- * columns or one. Matches lib/cpu/matmul/team_matmul.c in every bit; NaNs may differ in payload.
+ * Floor: the packed bytes of the matrices, once. Matches lib/cpu/matmul/team_matmul.c in every bit; NaNs may
+ * differ in payload.
  *
  * Thread: product_produce() and product_ask_vectors(): all lanes of the producer warp. product_open(): one
  * whole warp. The rest: all compute threads of a block together, unless a function names one warp. */
@@ -65,6 +60,7 @@ struct product {
     float factor[ACTIVATION_COLUMNS];  /* narrow: by column, from the first quantised one; the products do not
                                           wait for them */
     uint32_t n_warps;                  /* that multiply */
+    uint32_t part_floats;              /* of each part of the fold area */
     uint32_t by_unit;                  /* an op of several products, EXPERTS or HEADS: product_op.h */
     uint32_t gates;        /* not 0: a row's factor is the sigmoid of the value so many floats on */
     uint32_t head_columns; /* HEADS, if wide: columns of a head, its rows and others up to a whole panel;
@@ -82,13 +78,10 @@ _Static_assert(sizeof(struct product) <= PRODUCT_DESCRIPTION_BYTES, "the fold ar
 /* Parts of a block's fold area, in bytes. */
 #define PRODUCT_LABELS_AT (2 * PRODUCT_DESCRIPTION_BYTES)
 _Static_assert(PRODUCT_LABELS_AT + PRODUCT_LABELS * sizeof(uint64_t) == 1024, "fold area");
-#define PRODUCT_SUMS_AT   1024u
-#define PRODUCT_VALUES_AT 2048u
-#define PRODUCT_PANEL     (TILE_ROWS * ACTIVATION_COLUMNS) /* values of a super-block in one full panel */
-_Static_assert(PRODUCT_WIDE == TILE_MAX_PANEL * ACTIVATION_COLUMNS, "a chunk");
-_Static_assert(PRODUCT_VALUES_AT + SCHEDULE_MAX_SUPERS * TILE_MAX_PANEL * PRODUCT_PANEL * 4 ==
-                   PRODUCT_FOLD_BYTES,
-               "fold area");
+#define PRODUCT_SUMS_AT 1024u
+_Static_assert(PRODUCT_SUMS_AT + 1024 == PRODUCT_VALUES_AT, "fold area");
+_Static_assert(PRODUCT_WIDE == TILE_MAX_PANEL * ACTIVATION_COLUMNS && PRODUCT_PARTS >= TILE_MAX_PANEL,
+               "a chunk's values");
 
 /* The description for the compute warps (0) or for the producer warp (1). */
 SIMT_INLINE SIMT_SHARED struct product *product_at(SIMT_SHARED char *fold, uint32_t which)
@@ -102,6 +95,11 @@ SIMT_INLINE SIMT_SHARED uint64_t *product_labels(SIMT_SHARED char *fold)
 }
 
 /* --- description --- */
+
+SIMT_INLINE uint32_t product_part_floats(uint32_t fold_bytes)
+{
+    return (fold_bytes - PRODUCT_VALUES_AT) / (PRODUCT_PARTS * 4);
+}
 
 SIMT_INLINE void product_open_matrix(SIMT_SHARED struct product_matrix *m, const struct decoder_args *args,
                                      const SIMT_GLOBAL struct program_op *op,
@@ -158,6 +156,7 @@ SIMT_INLINE void product_open(SIMT_SHARED struct product *p, const struct decode
     p->n_columns = n_columns;
     p->n_matrices = (uint16_t)n_matrices;
     p->n_warps = args->n_crew / SIMT_LANES;
+    p->part_floats = product_part_floats(args->shared.fold_bytes);
     p->by_unit = op->opcode == PROGRAM_EXPERTS || op->opcode == PROGRAM_HEADS;
     p->head_columns = 0;
     p->epilogue = op->epilogue;
@@ -250,8 +249,8 @@ SIMT_INLINE void product_ask(const SIMT_SHARED struct product *p, const bool is_
 }
 
 /* Finds the factors of columns [first, first + n), by warp `warp` of `n_warps`. They are read when a run's
- * last values are added; a barrier of the compute warps must come before. words: as in product_factor().
- * Returns where the warp goes on with the deal. */
+ * last values are added; a barrier of the compute warps, or the ring's, must come before. words: as in
+ * product_factor(). Returns where the warp goes on with the deal. */
 SIMT_INLINE uint32_t product_find_factors(SIMT_SHARED struct product *p, const bool is_far, const bool words,
                                           uint32_t first, uint32_t n, uint32_t warp, uint32_t n_warps)
 {
@@ -442,7 +441,7 @@ SIMT_INLINE void product_put(SIMT_SHARED float *panel, uint32_t shift, uint32_t 
 
 /* The memory, ring and guard that the compute warps multiply with. */
 struct product_place {
-    SIMT_SHARED char *work, *fold; /* PRODUCT_FOLD_BYTES */
+    SIMT_SHARED char *work, *fold; /* product_fold_bytes() */
     const struct ring *ring;
     struct ring_place *at;
     const struct flow_guard *guard;
@@ -472,296 +471,69 @@ SIMT_INLINE struct ring product_ring(const struct product_place *place)
     return ring_at(shared->stages + zero, shared->mbarriers + zero, shared->n_stages, shared->stage_bytes);
 }
 
-/* Values of the stage-th stage in a half: [item][row 16][1 << shift columns], see product_word(). When wide,
- * those of the only stage: [item][panel 2][row 16][column 8], in both halves. */
-SIMT_INLINE SIMT_SHARED float *product_values(const bool wide, uint32_t shift, SIMT_SHARED char *fold,
-                                              uint32_t half, uint32_t stage)
+/* The place of a block's stage number `stage` of a product in its part of the fold area, where a row's values
+ * have room for 1 << shift columns. */
+SIMT_INLINE uint32_t product_at_in_part(uint32_t stage, uint32_t shift)
+{
+    return stage & ((PRODUCT_MOST_STAGES >> shift) - 1);
+}
+
+/* Floats of the fold area that a stage has: PRODUCT_MOST_STAGES >> shift of them fill a part. */
+SIMT_INLINE uint32_t product_stage_floats(const SIMT_SHARED struct product *p, uint32_t shift)
+{
+    return p->part_floats / PRODUCT_MOST_STAGES << shift;
+}
+
+/* Values of the block's stage number `stage` of this product: [item][row 16][1 << shift columns], see
+ * product_word(). Stages fill the parts of the fold area in turn. When wide, those of the only stage:
+ * [item][panel 2][row 16][column 8]. */
+SIMT_INLINE SIMT_SHARED float *product_values(const bool wide, const SIMT_SHARED struct product *p,
+                                              uint32_t shift, SIMT_SHARED char *fold, uint32_t stage)
 {
     SIMT_SHARED float *all = (SIMT_SHARED float *)(fold + PRODUCT_VALUES_AT);
-    uint32_t per_stage = SCHEDULE_MAX_SUPERS * TILE_ROWS << shift;
-    return wide ? all : all + half * SCHEDULE_MAX_SUPERS * PRODUCT_PANEL + stage * per_stage;
+    if (wide)
+        return all;
+    uint32_t part = (stage << shift) / PRODUCT_MOST_STAGES % PRODUCT_PARTS;
+    return all + part * p->part_floats + product_at_in_part(stage, shift) * product_stage_floats(p, shift);
 }
 
-/* Multiplies this warp's super-blocks of a stage by a near panel; one tile type. */
-SIMT_INLINE void product_items(const uint32_t type, const bool one, const struct activation *x,
-                               const SIMT_SHARED char *stage, SIMT_SHARED float *values, uint32_t shift,
-                               uint32_t n_items, uint32_t first_super, uint32_t n_supers, uint32_t first,
-                               uint32_t n_threads)
-{
-    const uint32_t bytes = tile_super_bytes(type), log2 = one ? 0 : shift;
-    for (uint32_t each = simt_opaque(first); each < n_items; each += simt_opaque(n_threads) / SIMT_LANES) {
-        uint32_t item = simt_opaque(each);
-        uint32_t lane = simt_opaque(simt_lane()), g = lane / 4, t = lane % 4;
-        SIMT_SHARED float *to = values + (item * TILE_ROWS << log2);
-        const SIMT_SHARED char *tile = stage + item * bytes;
-        uint32_t super = first_super + item;
-        float v[TILE_MAX_PANEL][4];
-        while (super >= n_supers)
-            super -= n_supers;
-        if (one && tile_is_float(type)) {
-            product_put(to, 0, lane % TILE_ROWS, lane / TILE_ROWS,
-                        tile_multiply_one_float(type, tile, lane, x, super), 0);
-            continue;
-        }
-        if (one) {
-            tile_multiply_one(type, tile, lane, x, super, v[0]);
-            product_put(to, 0, g, 2 * t, v[0][0], 0);
-            product_put(to, 0, g + 8, 2 * t, v[0][1], 0);
-            continue;
-        }
-        if (!tile_is_float(type)) {
-            tile_multiply(type, 1, false, tile, lane, x, super, v);
-            product_put(to, log2, g, 2 * t, v[0][0], v[0][1]);
-            product_put(to, log2, g + 8, 2 * t, v[0][2], v[0][3]);
-            continue;
-        }
-        uint32_t row = lane % TILE_ROWS, column = lane / TILE_ROWS * 4;
-        tile_multiply_floats(type, false, tile, lane, x, super, v[0]);
-        product_put(to, log2, row, column, v[0][0], v[0][1]);
-        product_put(to, log2, row, column + 2, v[0][2], v[0][3]);
-    }
-}
-
-/* Multiplies the stage at place->at by the columns that every block has quantised for itself. A warp without
- * a super-block returns at once. */
-SIMT_INLINE void product_multiply(const SIMT_SHARED struct product *p, uint32_t half, uint32_t number,
-                                  const struct product_place *place, const struct crew *crew)
-{
-    struct product_label label = product_label(product_labels(place->fold), ring_passed(place->at));
-    uint32_t warp = simt_warp(),
-             first = warp < label.lead ? warp + crew->n_warps - label.lead : warp - label.lead;
-    if (first >= label.n_items)
-        return;
-    struct ring ring = product_ring(place);
-    const SIMT_SHARED char *stage = ring_stage(&ring, place->at);
-    SIMT_SHARED float *values = product_values(false, p->shift, place->fold, half, number);
-    struct activation x = activation_at(product_work(place), NULL, p->end_column - p->first_column, p->forms);
-#define PRODUCT_CASE(type, one)                                                                              \
-    case type:                                                                                               \
-        product_items(type, one, &x, stage, values, p->shift, label.n_items, label.first_item, p->n_supers,  \
-                      first, crew->n_threads);                                                               \
-        return
-    if (p->shift == 0) /* a single sequence */
-        switch (label.type) {
-            PRODUCT_CASE(TILE_Q4_K, true);
-            PRODUCT_CASE(TILE_Q5_K, true);
-            PRODUCT_CASE(TILE_Q6_K, true);
-            PRODUCT_CASE(TILE_Q8_0, true);
-            PRODUCT_CASE(TILE_Q5_0, true);
-            PRODUCT_CASE(TILE_Q4_0, true);
-            PRODUCT_CASE(TILE_MXFP4, true);
-            PRODUCT_CASE(TILE_IQ4_NL, true);
-            PRODUCT_CASE(TILE_NVFP4, true);
-            PRODUCT_CASE(TILE_CODES, true);
-            PRODUCT_CASE(TILE_THREES, true);
-            PRODUCT_CASE(TILE_F16, true);
-            PRODUCT_CASE(TILE_BF16, true);
-            PRODUCT_CASE(TILE_F32, true);
-        }
-    switch (label.type) {
-        PRODUCT_CASE(TILE_Q4_K, false);
-        PRODUCT_CASE(TILE_Q5_K, false);
-        PRODUCT_CASE(TILE_Q6_K, false);
-        PRODUCT_CASE(TILE_Q2_K, false);
-        PRODUCT_CASE(TILE_Q8_0, false);
-        PRODUCT_CASE(TILE_Q5_0, false);
-        PRODUCT_CASE(TILE_Q4_0, false);
-        PRODUCT_CASE(TILE_Q5_1, false);
-        PRODUCT_CASE(TILE_MXFP4, false);
-        PRODUCT_CASE(TILE_IQ4_NL, false);
-        PRODUCT_CASE(TILE_NVFP4, false);
-        PRODUCT_CASE(TILE_CODES, false);
-        PRODUCT_CASE(TILE_THREES, false);
-        PRODUCT_CASE(TILE_F16, false);
-        PRODUCT_CASE(TILE_BF16, false);
-        PRODUCT_CASE(TILE_F32, false);
-    }
-#undef PRODUCT_CASE
-}
-
-/* Destination of the result of one row of the matrix and one column. */
-SIMT_INLINE SIMT_GLOBAL float *product_out(const SIMT_SHARED struct product *p,
-                                           const SIMT_SHARED struct product_matrix *m, uint32_t n,
-                                           uint32_t column)
-{
-    uint32_t out_col = program_is_gated(p->epilogue) ? p->matrix[0].out_col : m->out_col;
-    return DECODER_AT(float, p->out) + (size_t)column * p->out_stride + out_col + n;
-}
-
-/* Stores a result, and empties the old value if the op does. Gate's product is stored where up's will read
- * it, not in the destination, if that is words. */
-SIMT_INLINE void product_give(const SIMT_SHARED struct product *p, uint32_t matrix, SIMT_GLOBAL float *out,
-                              float v)
-{
-    bool gated = program_is_gated(p->epilogue);
-    if (gated && matrix == 0)
-        out[p->old] = v;
-    else if (p->words)
-        words_put(out, v);
-    else
-        *out = v;
-    if (p->empties_old)
-        out[p->old] = arith_from_bits(WORDS_EMPTY);
-}
-
-/* Returns whether the result needs an old value: x, or gate's y. This thread stored y; in a wide product by
- * columns another lane of its warp did, before ring_give(). */
-SIMT_INLINE bool product_adds(const SIMT_SHARED struct product *p, uint32_t matrix)
-{
-    return p->epilogue == PROGRAM_RESIDUAL || p->epilogue >= PROGRAM_TIMES_SILU ||
-           (program_is_gated(p->epilogue) && matrix == 1);
-}
-
-/* Returns the old value. A narrow product that has it elsewhere than the result loads it as a word: the block
- * has seen it or waited for it, or this thread stored it. */
-SIMT_INLINE float product_before(const SIMT_SHARED struct product *p, const bool wide,
-                                 const SIMT_GLOBAL float *out)
-{
-    return activation_get(out + p->old, !wide && p->old);
-}
-
-SIMT_INLINE float product_bias(const SIMT_SHARED struct product_matrix *m, uint32_t n)
-{
-    return m->bias ? DECODER_AT(const float, m->bias)[n] : 0;
-}
-
-/* Returns the result, from both halves' sums. */
-SIMT_INLINE float product_finish(const SIMT_SHARED struct product *p, uint32_t matrix, float r, float before,
-                                 float bias, float sum0, float sum1)
-{
-    float y = (sum0 + sum1) * r;
-    if (p->matrix[matrix].bias)
-        y = y + bias;
-    y = y * p->scale;
-    if (!product_adds(p, matrix))
-        return p->cap > 0 ? arith_cap(y * (2.0f / p->cap * ARITH_LOG2E), p->cap) : y;
-    if (p->epilogue == PROGRAM_RESIDUAL)
-        return before + y;
-    if (p->epilogue == PROGRAM_SWIGLU_CLAMPED)
-        return arith_swiglu_clamped(before, y);
-    if (p->epilogue >= PROGRAM_TIMES_SILU)
-        return before * (p->epilogue == PROGRAM_TIMES_SILU ? arith_silu(y) : arith_sigmoid(y));
-    return (p->epilogue == PROGRAM_GEGLU ? arith_gelu(before) : arith_silu(before)) * y;
-}
-
-/* How columns are folded: a constant wherever it is passed, since one column needs far fewer instructions. */
+/* How columns are multiplied and folded: a constant wherever it is passed, since one column needs far fewer
+ * instructions. FAR: in global memory; up to 8 of them are folded as NARROW. */
 enum product_form { PRODUCT_ONE, PRODUCT_NARROW, PRODUCT_FAR };
 
-SIMT_INLINE uint32_t product_shift_of(const enum product_form form, const SIMT_SHARED struct product *p)
+/* Whether the columns that are multiplied lie in global memory: those of a wide product. */
+SIMT_INLINE bool product_is_far(const SIMT_SHARED struct product *p, const struct product_place *place)
 {
-    return form == PRODUCT_ONE ? 0 : form == PRODUCT_FAR ? 3 : p->shift;
+    return place->sums_bytes && p->wide;
 }
 
-/* Number of a stage's group among those that may be folded together, whose values have 1 << shift columns. */
-SIMT_INLINE uint32_t product_turn(const struct product_label *label, uint32_t shift)
+/* The far columns from `column` on: a panel, and its distance to the next if that has columns. */
+SIMT_INLINE struct activation product_far_columns(const SIMT_SHARED struct product *p,
+                                                  const struct product_place *place, uint32_t column)
 {
-    return label->turn % (PRODUCT_MOST_STAGES >> shift);
+    uint64_t all = place->args ? place->args->buffers.activations : p->panels;
+    struct activation x = activation_at(NULL, DECODER_AT(char, all), ACTIVATION_COLUMNS, p->forms);
+    uint32_t panel_bytes = p->n_supers * x.super_bytes;
+    x.far_at = (uint32_t)(p->panels - all) + column / ACTIVATION_COLUMNS * panel_bytes;
+    x.second = p->end_column - column > ACTIVATION_COLUMNS ? panel_bytes : 0;
+    return x;
 }
 
-/* Adds a stage's values to the sums of pairs own, own + n_threads ..., [column][half 2][row 16], and finishes
- * the pairs if that stage was the last of its run. */
-SIMT_INLINE void product_fold(const enum product_form form, const SIMT_SHARED struct product *p,
-                              const struct product_label *label, uint32_t first_column,
-                              const SIMT_SHARED float *values, uint32_t own,
-                              const struct product_place *place, const struct crew *crew)
-{
-    const bool wide = form == PRODUCT_FAR;
-    uint32_t log2 = product_shift_of(form, p), item = (wide ? TILE_MAX_PANEL : 1) * TILE_ROWS << log2;
-    const SIMT_SHARED struct product_matrix *m = &p->matrix[label->matrix];
-    SIMT_SHARED char *near_sums =
-        place->fold + PRODUCT_SUMS_AT + (product_turn(label, log2) * 2 * TILE_ROWS * 4 << log2);
-    SIMT_SHARED float *all = (SIMT_SHARED float *)(wide ? product_work(place) : near_sums);
-    uint32_t n = form == PRODUCT_ONE ? 1 : product_some(wide, p, first_column), shift = product_shift(n);
-    uint32_t per_tile = label->n_tiles > 1 ? p->n_supers : label->n_items, half = (p->n_supers + 1) / 2;
-    for (uint32_t i = simt_opaque(own); i < (label->n_tiles * TILE_ROWS) << shift; i += crew->n_threads) {
-        uint32_t row = i % TILE_ROWS, column = i / TILE_ROWS & ((1u << shift) - 1);
-        uint32_t tile = i / TILE_ROWS >> shift, number = first_column + column;
-        if (column >= n)
-            continue;
-        uint32_t index = form == PRODUCT_ONE ? 0 : number - p->first_column;
-        SIMT_SHARED float *sums = all + index * 2 * TILE_ROWS + row;
-        const SIMT_SHARED float *v = values + tile * per_tile * item +
-                                     column / ACTIVATION_COLUMNS * PRODUCT_PANEL +
-                                     product_word(row, column % ACTIVATION_COLUMNS, log2);
-        uint32_t in_matrix = (label->first_tile + tile) * TILE_ROWS + row;
-        SIMT_GLOBAL float *out = product_out(p, m, in_matrix, number);
-        bool ends = label->last && in_matrix < m->n;
-        float sum[2] = {0, 0};
-        float before = ends && product_adds(p, label->matrix) ? product_before(p, wide, out) : 0;
-        float bias = ends ? product_bias(m, in_matrix) : 0; /* both loaded early */
-        if (label->first_item) {
-            sum[0] = sums[0];
-            sum[1] = sums[TILE_ROWS];
-        }
-        uint32_t s = label->first_item, end = s + per_tile, middle = half < end ? half : end;
-#pragma clang loop unroll_count(4)
-        for (; s < middle; s++, v += item)
-            sum[0] += *v;
-#pragma clang loop unroll_count(4)
-        for (; s < end; s++, v += item)
-            sum[1] += *v;
-        if (!label->last) {
-            sums[0] = sum[0];
-            sums[TILE_ROWS] = sum[1];
-            continue;
-        }
-        float r = wide ? DECODER_AT(const float, p->wide_factors)[number] : p->factor[index];
-        if (ends)
-            product_give(p, label->matrix, out,
-                         product_finish(p, label->matrix, r, before, bias, sum[0], sum[1]));
-    }
-}
-
-/* Folds the values of n stages, the first of which is the ring's stage number `first_stage`. Groups that may
- * be there together have their own owners and their own room for sums; all stages of a group have the same,
- * so that a thread finds the sums, and gate's y, that it stored itself. */
-SIMT_INLINE void product_settle(const enum product_form form, const SIMT_SHARED struct product *p,
-                                uint32_t first_stage, uint32_t half, uint32_t n, uint32_t first_column,
-                                const struct product_place *place, const struct crew *crew)
-{
-    const bool wide = form == PRODUCT_FAR;
-    uint32_t log2 = product_shift_of(form, p), n_owners = p->group_tiles * TILE_ROWS << (wide ? 4 : log2);
-    uint32_t thread = simt_opaque(simt_thread());
-    SIMT_SMALL_LOOP
-    for (uint32_t stage = 0; stage < n; stage++) {
-        struct product_label label = product_label(product_labels(place->fold), first_stage + stage);
-        uint32_t first = wide ? 0 : product_turn(&label, log2) * ((n_owners + 31) / 32 * 32);
-        while (first >= crew->n_threads)
-            first -= crew->n_threads;
-        uint32_t own = thread < first ? thread + crew->n_threads - first : thread - first;
-        if (own < n_owners)
-            product_fold(form, p, &label, first_column, product_values(wide, log2, place->fold, half, stage),
-                         own, place, crew);
-    }
-}
-
-/* Multiplies this block's share by the columns that it quantised last, up to 8. False: end. A warp whose
- * stage does not come goes to the next barrier, as the others do in their time. */
-SIMT_INLINE bool product_run_narrow(const SIMT_SHARED struct product *p, const struct product_place *place,
-                                    const struct crew *crew)
-{
-    uint32_t half = 0, n = 0;
-    for (bool more = true; more;) {
-        struct ring ring = product_ring(place);
-        bool told = !ring_take(&ring, place->at, place->guard);
-        if (!told) {
-            product_multiply(p, half, n, place, crew);
-            more = !product_label(product_labels(place->fold), ring_passed(place->at)).ends;
-            ring = product_ring(place);
-            ring_give(&ring, place->at);
-        }
-        n++;
-        if (!told && more && n < PRODUCT_MOST_STAGES >> p->shift)
-            continue;
-        if (crew_any(crew, told))
-            return false;
-        uint32_t first = ring_passed(place->at) - n;
-        if (p->shift == 0)
-            product_settle(PRODUCT_ONE, p, first, half, n, p->first_column, place, crew);
-        else
-            product_settle(PRODUCT_NARROW, p, first, half, n, p->first_column, place, crew);
-        half ^= 1;
-        n = 0;
-    }
-    return true;
-}
+/* The cases of a switch by the type of a stage's tiles. */
+#define PRODUCT_EACH_TYPE(CASE)                                                                              \
+    CASE(TILE_Q4_K);                                                                                         \
+    CASE(TILE_Q5_K);                                                                                         \
+    CASE(TILE_Q6_K);                                                                                         \
+    CASE(TILE_Q2_K);                                                                                         \
+    CASE(TILE_Q8_0);                                                                                         \
+    CASE(TILE_Q5_0);                                                                                         \
+    CASE(TILE_Q4_0);                                                                                         \
+    CASE(TILE_Q5_1);                                                                                         \
+    CASE(TILE_MXFP4);                                                                                        \
+    CASE(TILE_IQ4_NL);                                                                                       \
+    CASE(TILE_NVFP4);                                                                                        \
+    CASE(TILE_CODES);                                                                                        \
+    CASE(TILE_THREES);                                                                                       \
+    CASE(TILE_F16);                                                                                          \
+    CASE(TILE_BF16);                                                                                         \
+    CASE(TILE_F32)

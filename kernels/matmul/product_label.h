@@ -13,14 +13,14 @@
 #include "device/weight_ring.h"
 
 #define PRODUCT_LABELS      32
-#define PRODUCT_MOST_STAGES 8 /* stages whose values fit one half of the fold area together */
+#define PRODUCT_MOST_STAGES 8 /* stages whose values fit one part of the fold area together */
 
 struct product_label {
     uint32_t first_tile; /* the run's */
     uint32_t first_item; /* first super-block tile, from the run's first */
     uint32_t n_items;    /* super-block tiles of the stage */
     uint32_t n_tiles;    /* the run's */
-    uint32_t lead;       /* narrow: the compute warp that has the first super-block */
+    uint32_t lead;       /* of up to 8 columns: the compute warp that has the first super-block */
     uint32_t type;       /* enum tile_type */
     uint32_t matrix;     /* index; of a gated product 0 is gate and 1 up */
     uint32_t turn;       /* groups that this block had before; modulo PRODUCT_MOST_STAGES where it is read */

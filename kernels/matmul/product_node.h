@@ -45,6 +45,7 @@ SIMT_INLINE void product_describe(SIMT_SHARED struct product *p, const struct mu
     p->forms = activation_form(args->matrix.type);
     p->n_rows = step->n_rows;
     p->n_warps = simt_n_threads() / SIMT_LANES - 1;
+    p->part_floats = product_part_floats(args->shared.fold_bytes);
     p->n_columns = args->step.head ? step->n_logits : step->n_rows;
     p->n_matrices = 1;
     p->head_columns = 0;

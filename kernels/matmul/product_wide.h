@@ -1,6 +1,6 @@
-/* product_wide.h - a wide product's compute warps: its columns lie in global memory, where all blocks
- * together have quantised them, and are multiplied in chunks of 16, two panels. How the warps share a stage
- * depends on the number of chunks.
+/* product_wide.h - the compute warps of a wide product of more than 8 columns: they lie in global memory,
+ * where all blocks together have quantised them, and are multiplied in chunks of 16, two panels. How the
+ * warps share a stage depends on the number of chunks.
  *
  * Many: by COLUMNS. A warp takes a chunk through all super-blocks of a tile, adds their values to sums that
  * lie in the order of the fragments, so that only one lane accesses each, and finishes them at the end of K.
@@ -22,7 +22,7 @@
  * Thread: all compute threads of a block together; product_wide_multiply() and product_wide_finish(): all
  * lanes of a warp. */
 #pragma once
-#include "product.h"
+#include "product_narrow.h"
 
 _Static_assert(PRODUCT_CHUNK_SUMS == 2 * TILE_MAX_PANEL * SIMT_LANES * sizeof(simt_u4), "a slot");
 
@@ -102,7 +102,7 @@ SIMT_INLINE void product_wide_items(const uint32_t type, const struct activation
 #pragma unroll
         for (uint32_t i = 0; tile_is_float(type) && i < TILE_MAX_PANEL; i++) {
             struct activation panel = *x;
-            panel.far += x->far_at + i * x->second;
+            panel.far_at += i * x->second;
             tile_multiply_floats(type, true, tile, lane, &panel, super, v[i]);
         }
         if (by_columns) {
@@ -133,7 +133,7 @@ SIMT_INLINE void product_wide_multiply(const SIMT_SHARED struct product *p, uint
 {
     struct product_label label = product_label(product_labels(place->fold), ring_passed(place->at));
     uint32_t first = simt_warp(), end = label.n_items;
-    SIMT_SHARED char *to = (SIMT_SHARED char *)product_values(true, 3, place->fold, 0, 0);
+    SIMT_SHARED char *to = (SIMT_SHARED char *)product_values(true, p, 3, place->fold, 0);
     if (lead != PRODUCT_NO_LEAD) {
         uint32_t per_tile = label.n_tiles > 1 ? p->n_supers : label.n_items;
         first = tile * per_tile;
@@ -144,34 +144,14 @@ SIMT_INLINE void product_wide_multiply(const SIMT_SHARED struct product *p, uint
         return;
     struct ring ring = product_ring(place);
     const SIMT_SHARED char *stage = ring_stage(&ring, place->at);
-    uint32_t column = p->first_column + chunk * PRODUCT_WIDE;
-    uint64_t all = place->args ? place->args->buffers.activations : p->panels;
-    struct activation x = activation_at(NULL, DECODER_AT(char, all), ACTIVATION_COLUMNS, p->forms);
-    uint32_t panel_bytes = p->n_supers * x.super_bytes;
-    x.far_at = (uint32_t)(p->panels - all) + column / ACTIVATION_COLUMNS * panel_bytes;
-    x.second = product_some(true, p, column) > ACTIVATION_COLUMNS ? panel_bytes : 0;
+    struct activation x = product_far_columns(p, place, p->first_column + chunk * PRODUCT_WIDE);
 #define PRODUCT_CASE(type)                                                                                   \
     case type:                                                                                               \
         product_wide_items(type, &x, stage, to, lead != PRODUCT_NO_LEAD, label.first_item, p->n_supers,      \
                            first, end, crew->n_warps);                                                       \
         return
     switch (label.type) {
-        PRODUCT_CASE(TILE_Q4_K);
-        PRODUCT_CASE(TILE_Q5_K);
-        PRODUCT_CASE(TILE_Q6_K);
-        PRODUCT_CASE(TILE_Q2_K);
-        PRODUCT_CASE(TILE_Q8_0);
-        PRODUCT_CASE(TILE_Q5_0);
-        PRODUCT_CASE(TILE_Q4_0);
-        PRODUCT_CASE(TILE_Q5_1);
-        PRODUCT_CASE(TILE_MXFP4);
-        PRODUCT_CASE(TILE_IQ4_NL);
-        PRODUCT_CASE(TILE_NVFP4);
-        PRODUCT_CASE(TILE_CODES);
-        PRODUCT_CASE(TILE_THREES);
-        PRODUCT_CASE(TILE_F16);
-        PRODUCT_CASE(TILE_BF16);
-        PRODUCT_CASE(TILE_F32);
+        PRODUCT_EACH_TYPE(PRODUCT_CASE);
     }
 #undef PRODUCT_CASE
 }
@@ -285,6 +265,7 @@ SIMT_INLINE bool product_run(const SIMT_SHARED struct product *p, const struct p
 {
     if (product_first_group(p) >= p->n_groups)
         return true;
-    return place->sums_bytes && p->wide ? product_run_wide(p, place, crew)
-                                        : product_run_narrow(p, place, crew);
+    if (product_is_far(p, place) && p->end_column - p->first_column > ACTIVATION_COLUMNS)
+        return product_run_wide(p, place, crew);
+    return product_run_narrow(p, place, crew);
 }

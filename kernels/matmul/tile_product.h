@@ -22,18 +22,19 @@
  * per tile from ptxas 13 for sm_90, and those an SM of an H200 can issue while a tile arrives (4.3 TB/s,
  * 1,980 MHz):
  *
- *            one column   up to 8   16   slots
- *     Q4_K        236        358   660     560
- *     Q6_K        262        474   688     815
- *     Q8_0        133        218   427    1055
- *     MXFP4       318        408   631     560
- *     CODES       348        554   753     579
- *     THREES      239        444   838     455
- *     F16, BF16   700       2240          1990
- *     F32         550       1890          3980
+ *            one column   up to 8   far   16   slots
+ *     Q4_K        236        358   380  660     560
+ *     Q6_K        262        474   460  688     815
+ *     Q8_0        133        218   225  427    1055
+ *     MXFP4       318        408   420  631     560
+ *     CODES       348        554   540  753     579
+ *     THREES      239        444   435  838     455
+ *     F16, BF16   700       2240  2240         1990
+ *     F32         550       1890  1890         3980
  *
  * Two panels share what is read of the weights. Their loop has two blocks a turn, so that a warp waits for
- * its columns, which lie in L2, four times a tile.
+ * its columns, which lie in L2, four times a tile; one far panel's has four (Q2_K and Q5_1: two), so that it
+ * waits twice.
  *
  * FLOATS  Chains of fmaf over the 256 columns, ascending: lane l has row l % 16 and columns 4 (l / 16) .. + 3
  * of the panel. Of one column a lane has one chain, of 1,024 cycles; while it adds a turn of columns, the
@@ -107,7 +108,7 @@ SIMT_INLINE void tile_read_all_scales(const uint32_t type, const SIMT_SHARED cha
     }
 }
 
-/* Reads the scales of blocks first .. first + n - 1: of two, or of four where they need no unpacking. */
+/* Reads the scales of two or four blocks: first .. first + n - 1. */
 SIMT_INLINE void tile_read_scales(const uint32_t type, const uint32_t n, const SIMT_SHARED char *tile,
                                   uint32_t lane, uint32_t first, struct tile_scales *s)
 {
@@ -436,6 +437,8 @@ SIMT_INLINE void tile_read_small(const uint32_t type, const uint32_t n, const SI
         tile_load2(plane + first / 4 * 512 + first % 4 * 4, out->word);
     else if (tile_has_bits(type) && n == 8)
         tile_load4(plane, out->word);
+    else if (tile_has_bits(type) && n == 4)
+        tile_load2(plane + first * 2, out->word);
     else if (tile_has_bits(type))
         out->word[0] = tile_load1(plane + first * 2);
 }
@@ -494,14 +497,15 @@ SIMT_INLINE void tile_multiply_blocks(const uint32_t type, const uint32_t panel,
     }
 }
 
-/* Blocks that are taken at a time: all, whose scales are then read once. Two panels, and types with two
- * scales or minimums a block, would need more registers for that than a block of 512 threads has (128 each);
- * other warps hide the cost of their loop. */
-SIMT_INLINE uint32_t tile_turn(const uint32_t type, const uint32_t n_panels)
+/* Blocks that are taken at a time: all, whose scales are then read once; four of far columns, which wait in
+ * registers, and of types with two scales a block; two of two panels, of Q2_K, which has two minimums a
+ * block, and of Q5_1, whose minimums stand in words of their own. More would need more registers than a block
+ * of 512 threads has (128 each); other warps hide the cost of the loop. */
+SIMT_INLINE uint32_t tile_turn(const uint32_t type, const uint32_t n_panels, const bool is_far)
 {
     if (n_panels > 1 || type == TILE_Q2_K || type == TILE_Q5_1)
         return 2;
-    return tile_is_halved(type) ? 4 : 8;
+    return is_far || tile_is_halved(type) ? 4 : 8;
 }
 
 /* Panels that share a loop. Q2_K's minimums stand per 16, and THREES has three planes: of these two panels
@@ -516,7 +520,7 @@ SIMT_INLINE void tile_multiply(const uint32_t type, const uint32_t n_panels, con
                                const SIMT_SHARED char *tile, uint32_t lane, const struct activation *x,
                                uint32_t super, float v[TILE_MAX_PANEL][4])
 {
-    const uint32_t n = tile_turn(type, n_panels), at_once = tile_at_once(type, n_panels);
+    const uint32_t n = tile_turn(type, n_panels, is_far), at_once = tile_at_once(type, n_panels);
     float c[TILE_MAX_PANEL][4] = {{0}}, m[TILE_MAX_PANEL][4] = {{0}};
     struct tile_near near;
     if (!is_far)
@@ -685,7 +689,8 @@ SIMT_INLINE void tile_float_weights(const uint32_t type, const SIMT_SHARED char 
 SIMT_INLINE void tile_multiply_floats(const uint32_t type, const bool is_far, const SIMT_SHARED char *tile,
                                       uint32_t lane, const struct activation *x, uint32_t super, float v[4])
 {
-    uint32_t first = lane / TILE_ROWS * 4, base = super * x->super_bytes + x->floats_at, at[4];
+    uint32_t first = lane / TILE_ROWS * 4, at[4];
+    uint32_t base = (is_far ? x->far_at : 0) + super * x->super_bytes + x->floats_at;
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
         at[i] = base + (first + i < x->width ? first + i : x->width - 1) * 16;

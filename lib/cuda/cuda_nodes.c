@@ -158,24 +158,33 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Divides the shared memory of a product: quantised columns in at most half of it, and stages of whole
- * super-blocks. False: it does not fit. */
-static bool lay_out(struct decoder_shared *s, const struct decoder_matrix *w, uint32_t room)
+/* Divides the shared memory of a product, with stages of so many super-blocks: quantised columns in at most
+ * half of what the fold area leaves. Returns the number of stages that fit. */
+static uint32_t lay_out_stages(struct decoder_shared *s, const struct decoder_matrix *w, uint32_t room,
+                               uint32_t supers)
 {
     uint32_t forms = activation_form(w->type), columns = ACTIVATION_COLUMNS;
-    *s = (struct decoder_shared){.fold = MBARRIERS, .fold_bytes = PRODUCT_FOLD_BYTES};
+    *s = (struct decoder_shared){.fold = MBARRIERS, .fold_bytes = product_fold_bytes(supers)};
     s->work = s->fold + s->fold_bytes;
     uint32_t left = room > s->work ? room - s->work : 0;
     while (columns > 1 && activation_panel_bytes(columns, w->k, forms) > left / 2)
         columns--;
     s->work_bytes = round_up(activation_panel_bytes(columns, w->k, forms), 128);
     left -= least(left, s->work_bytes);
-    uint32_t supers = least(SCHEDULE_MAX_SUPERS, left / 2 / w->super_bytes);
     s->stages = s->work + s->work_bytes;
-    s->stage_bytes = round_up((supers ? supers : 1) * w->super_bytes, 128);
+    s->stage_bytes = round_up(supers * w->super_bytes, 128);
     s->n_stages = least(left / s->stage_bytes, PRODUCT_STAGES);
     s->total = s->stages + s->n_stages * s->stage_bytes;
-    return s->n_stages > 0;
+    return s->n_stages;
+}
+
+/* The largest stages of which two fit, or one of a single super-block. False: it does not fit. */
+static bool lay_out(struct decoder_shared *s, const struct decoder_matrix *w, uint32_t room)
+{
+    uint32_t supers = SCHEDULE_MAX_SUPERS;
+    while (supers > 1 && lay_out_stages(s, w, room, supers) < 2)
+        supers--;
+    return supers > 1 || lay_out_stages(s, w, room, 1) > 0;
 }
 
 /* The address of a vector's floats, or 0. */

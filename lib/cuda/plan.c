@@ -113,11 +113,12 @@ static void plan_product(struct schedule_op *s, const struct program_op *op,
 /* --- shared memory --- */
 
 struct needs {
-    uint32_t largest_super;    /* bytes of the largest super-block tile */
-    uint32_t widest;           /* values of a product's longest input */
-    uint32_t forms;            /* enum activation_form: forms in which products read inputs */
-    uint32_t work, fold, uses; /* least bytes of each part */
-    uint32_t choices;          /* bytes of the choices that a block makes for itself: the last of its gates */
+    uint32_t largest_super;  /* bytes of the largest super-block tile */
+    uint32_t smallest_super; /* and of the smallest */
+    uint32_t widest;         /* values of a product's longest input */
+    uint32_t forms;          /* enum activation_form: forms in which products read inputs */
+    uint32_t work, uses;     /* least bytes of each part */
+    uint32_t choices;        /* bytes of the choices that a block makes for itself: the last of its gates */
 };
 
 /* Experts take their columns one at a time, and all of them from the work area. */
@@ -127,6 +128,7 @@ static void add_needs(struct needs *n, const struct program_op *op, const struct
     for (uint32_t i = 0; i < op->n_weights; i++) {
         const struct decoder_matrix *m = &matrices[op->weight[i]];
         n->largest_super = m->super_bytes > n->largest_super ? m->super_bytes : n->largest_super;
+        n->smallest_super = least(n->smallest_super, m->super_bytes);
         forms |= activation_form(m->type);
     }
     column = activation_panel_bytes(1, op->k, forms);
@@ -144,7 +146,7 @@ static void find_needs(struct needs *n, const struct program *p, const struct de
     uint32_t sums = product_work_bytes(STEP_MAX_ROWS_CUDA);
     uint32_t sample = SAMPLE_WORK_BYTES, most = sums > sample ? sums : sample;
     *n = (struct needs){.work = most + DECODER_KEPT_BYTES > attend ? most : attend - DECODER_KEPT_BYTES,
-                        .fold = PRODUCT_FOLD_BYTES,
+                        .smallest_super = UINT32_MAX,
                         .uses = n_counters * 4};
     for (uint32_t i = 0; i < p->n_ops; i++) {
         if (is_product(&p->ops[i]))
@@ -152,6 +154,12 @@ static void find_needs(struct needs *n, const struct program *p, const struct de
         if (p->ops[i].opcode == PROGRAM_EXPERTS)
             n->choices = DECODER_CHOICE_BYTES;
     }
+}
+
+/* The fold area's size for stages of this size: of the type with the smallest super-blocks most fit one. */
+static uint32_t fold_bytes(const struct needs *n, uint32_t stage_bytes)
+{
+    return product_fold_bytes(least(SCHEDULE_MAX_SUPERS, stage_bytes / n->smallest_super));
 }
 
 /* Lays shared memory out with stages of this size and a work area for `rows` quantised rows. Returns the
@@ -166,7 +174,7 @@ static uint32_t lay_out(struct decoder_shared *s, const struct needs *n, uint32_
                          LINE),
         .stage_bytes = round_up(stage_bytes, LINE),
         .work_bytes = round_up(work > n->work ? work : n->work, LINE),
-        .fold_bytes = round_up(n->fold, LINE)};
+        .fold_bytes = round_up(fold_bytes(n, round_up(stage_bytes, LINE)), LINE)};
     s->fold = s->uses + round_up(n->uses, LINE);
     uint32_t fixed = s->fold + s->fold_bytes + DECODER_KEPT_BYTES + s->work_bytes;
     uint32_t room = shared_bytes / LINE * LINE;
@@ -202,7 +210,9 @@ static int choose_shared(struct decoder_shared *s, const struct needs *n, uint32
         err, -ENOTSUP,
         "the model needs stages of %u bytes, and %u bytes for work and sums, in a block's shared "
         "memory; the device has %u",
-        n->largest_super, DECODER_KEPT_BYTES + n->work + n->fold + n->uses, shared_bytes);
+        n->largest_super,
+        DECODER_KEPT_BYTES + n->work + fold_bytes(n, round_up(n->largest_super, LINE)) + n->uses,
+        shared_bytes);
 }
 
 /* --- mixtures --- */

@@ -182,7 +182,7 @@ static bool walk_finish(struct walk *w, struct product *p)
     p->factor[0] = 1;
     for (uint32_t i = 0; i < p->n_matrices; i++)
         p->matrix[i].type = TILE_NONE; /* nothing is multiplied */
-    for (uint32_t i = PRODUCT_VALUES_AT; i < PRODUCT_FOLD_BYTES; i += sizeof(float))
+    for (uint32_t i = PRODUCT_VALUES_AT; i < w->args->shared.fold_bytes; i += sizeof(float))
         *(float *)(fold + i) = 1;
     bool go = product_run(p, &place, &alone);
     walk_keep_place(w, at);

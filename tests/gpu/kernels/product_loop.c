@@ -41,6 +41,7 @@ SIMT_INLINE void describe(SIMT_SHARED struct product *p, const struct product_lo
     p->group_tiles = args->group_tiles;
     p->first_block = 0;
     p->n_warps = args->n_crew / SIMT_LANES;
+    p->part_floats = product_part_floats(args->shared.fold_bytes);
     p->eps = 0;
     p->scale = 1;
     p->cap = 0;

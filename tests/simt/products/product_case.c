@@ -190,7 +190,9 @@ static void plan_op(struct product_case *c, uint32_t i)
         uint32_t fit = s->part[j].stage_supers / n_supers;
         most = fit < most ? fit : most;
         uint32_t bytes = s->part[j].stage_supers * c->matrices[op->weight[j]].super_bytes;
+        uint32_t fold = product_fold_bytes(s->part[j].stage_supers);
         struct decoder_shared *shared = &c->args.shared;
+        shared->fold_bytes = fold > shared->fold_bytes ? fold : shared->fold_bytes;
         shared->stage_bytes = bytes > shared->stage_bytes ? bytes : shared->stage_bytes;
     }
     s->group_tiles = most > 1 ? between(1, most) : 1;
@@ -291,13 +293,16 @@ static void open_shared(struct product_case *c, uint32_t forms)
     struct decoder_shared *s = &c->args.shared;
     uint32_t sums = product_work_bytes(c->max_rows);
     uint32_t panel = activation_panel_bytes(between(1, 8), c->k, forms);
+    if (c->wish.far) {
+        sums = product_work_bytes(ACTIVATION_COLUMNS);
+        panel = 0;
+    }
     s->stage_bytes = (s->stage_bytes + 127) / 128 * 128;
     s->n_stages = between(2, 4);
     s->uses = (s->n_stages * 16 + DECODER_GATES_BYTES + 127) / 128 * 128;
     s->work = s->uses + 256; /* more than the counts of MAX_OPS ops take */
     s->work_bytes = ((sums > panel ? sums : panel) + 127) / 128 * 128;
     s->fold = s->work + DECODER_KEPT_BYTES + s->work_bytes;
-    s->fold_bytes = PRODUCT_FOLD_BYTES;
     s->stages = s->fold + s->fold_bytes;
     s->total = s->stages + s->n_stages * s->stage_bytes;
 }
@@ -305,7 +310,9 @@ static void open_shared(struct product_case *c, uint32_t forms)
 static void open_args(struct product_case *c)
 {
     uint32_t forms = ACTIVATION_INTEGERS | ACTIVATION_FLOATS;
-    c->panels = buffer(activation_buffer_bytes(c->max_rows, c->k, forms));
+    c->panels = buffer(2 * activation_buffer_bytes(c->max_rows, c->k, forms));
+    for (uint32_t i = 0; i < c->n_ops; i++) /* of up to 8 columns: products take turns in two places */
+        c->program->ops[i].panels = activation_panel_bytes(ACTIVATION_COLUMNS, c->k, forms) * (i % 2 == 0);
     c->factors = buffer(c->max_rows * 4);
     c->counters = buffer((size_t)MAX_OPS * DECODER_PHASES * DECODER_LINE * 4);
     c->words = buffer(DECODER_LINE * 4);

@@ -11,6 +11,7 @@ struct product_wish {
     bool small;      /* few warps and short rows, for many runs */
     uint32_t n_rows; /* rows of the step: up to 8 make its products narrow; at most 240; 0: up to 40 */
     uint32_t k;      /* 0: any up to 3,072 */
+    bool far;        /* the work area has room for no column of 768 values: n_rows is up to 8 */
     bool huge_first; /* the first value of every input is a thousand times the largest of the others */
 };
 

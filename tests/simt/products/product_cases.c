@@ -2,8 +2,9 @@
  *
  *   product_cases [first seed] [seeds] [long]
  *
- * long: also every type with the row lengths of real models; in every second case the first value is huge, so
- * that a kernel that loses or overwrites it is found (one of the sources that Hearth is specified by did). */
+ * long: also every type with the row lengths of real models, and with up to 8 rows that do not fit the work
+ * area; in every second case the first value is huge, so that a kernel that loses or overwrites it is found
+ * (one of the sources that Hearth is specified by did). */
 #include "product_case.h"
 
 #include <stdlib.h>
@@ -35,6 +36,18 @@ static uint32_t run_long(void)
     return failures;
 }
 
+/* Each of 26 types times 1 to `most` columns that stay in global memory. */
+static uint32_t run_far(uint32_t most)
+{
+    static const uint32_t ks[] = {768, 1024, 2816};
+    uint32_t failures = 0;
+    for (uint32_t i = 0; i < 26 * most; i++)
+        failures += !run(2000 + i + i / 26,
+                         (struct product_wish){.n_rows = 1 + i / 26, .k = ks[(i + i / 26) % 3], .far = true});
+    printf("%u programs of few columns in global memory, %u failures\n", 26 * most, failures);
+    return failures;
+}
+
 /* Prompts: from 65 rows on by columns, on any number of warps; 224 rows are one round of 14 warps, and 240
  * have room for fewer sums than two rounds take. */
 static uint32_t run_prompts(void)
@@ -55,6 +68,7 @@ int main(int argc, char **argv)
     for (uint64_t seed = first; seed < first + n; seed++)
         failures += !run(seed, (struct product_wish){0});
     printf("%llu products' programs, %u failures\n", (unsigned long long)n, failures);
+    failures += run_far(argc > 3 ? 8 : 1);
     if (argc > 3)
         failures += run_long() + run_prompts();
     return failures ? 1 : 0;

@@ -238,9 +238,10 @@ static void lay_out(struct node_case *c, struct decoder_shared *s)
 {
     uint32_t form = activation_form(c->m.type);
     s->n_stages = between(2, 4);
-    s->stage_bytes = (c->m.super_bytes * between(1, SCHEDULE_MAX_SUPERS) + 127) / 128 * 128;
+    uint32_t supers = between(1, SCHEDULE_MAX_SUPERS);
+    s->stage_bytes = (c->m.super_bytes * supers + 127) / 128 * 128;
     s->fold = 128;
-    s->fold_bytes = PRODUCT_FOLD_BYTES;
+    s->fold_bytes = product_fold_bytes(supers);
     s->work = s->fold + s->fold_bytes;
     s->work_bytes = (activation_panel_bytes(between(1, 8), c->k, form) + 127) / 128 * 128;
     s->stages = s->work + s->work_bytes;

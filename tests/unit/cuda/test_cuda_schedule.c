@@ -295,7 +295,14 @@ Test(cuda_schedule, a_group_has_the_fewest_tiles_that_make_the_fewest_rounds)
 /* --- shared memory --- */
 
 /* Choices are the last of what lies before the counts; only experts have some. */
-Test(cuda_schedule, a_mixture_has_room_for_the_choices_that_a_block_makes)
+static void check_fold(const struct plan *p, const struct model *m)
+{
+    for (uint32_t o = 0; o < m->program->n_ops; o++)
+        for (uint32_t w = 0; w < 3; w++)
+            cr_assert_geq(p->shared.fold_bytes, product_fold_bytes(p->ops[o].part[w].stage_supers));
+}
+
+Test(cuda_schedule, a_mixture_has_room_for_choices_and_values)
 {
     for (uint32_t i = 0; i < N_MIXTURES; i++) {
         struct model m;
@@ -303,6 +310,7 @@ Test(cuda_schedule, a_mixture_has_room_for_the_choices_that_a_block_makes)
         open_mixture(&m, &mixtures[i], TILE_Q4_K, i);
         open_plan(&p, &m, 132, devices[i % N_DEVICES].shared_bytes);
         cr_assert_leq(p.shared.n_stages * 16 + DECODER_GATES_BYTES, p.shared.uses);
+        check_fold(&p, &m);
         plan_close(&p);
         free(m.program);
     }
@@ -333,7 +341,7 @@ Test(cuda_schedule, parts_of_shared_memory_do_not_overlap_and_the_ring_is_deep_e
             cr_assert_leq(s->total, devices[d].shared_bytes);
             cr_assert_geq(s->n_stages, d == 2 ? 4 : 2, "shape %u on %s: %u stages", i, devices[d].name,
                           s->n_stages);
-            cr_assert_geq(s->fold_bytes, PRODUCT_FOLD_BYTES);
+            check_fold(&p, &m);
             plan_close(&p);
             free(m.program);
         }
