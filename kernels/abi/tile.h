@@ -278,7 +278,7 @@ static inline bool product_is_by_columns(uint32_t n_columns, uint32_t n_warps, u
 }
 
 #define PRODUCT_PANEL (TILE_ROWS * ACTIVATION_COLUMNS) /* values of a super-block in one full panel */
-#define PRODUCT_PARTS 3u                               /* of the fold area: product_run_narrow() */
+#define PRODUCT_PARTS 3u /* the fold area has so many, which stages fill in turn: product_run_narrow() */
 
 /* decoder_shared.fold_bytes, if a stage has up to `supers` super-blocks: two descriptions of a product (one
  * for the compute warps, one for the producer), the labels of stages, a narrow product's sums between stages,

@@ -60,7 +60,7 @@ struct product {
     float factor[ACTIVATION_COLUMNS];  /* narrow: by column, from the first quantised one; the products do not
                                           wait for them */
     uint32_t n_warps;                  /* that multiply */
-    uint32_t part_floats;              /* of each part of the fold area */
+    uint32_t part_floats;              /* floats that a part of the fold area holds */
     uint32_t by_unit;                  /* an op of several products, EXPERTS or HEADS: product_op.h */
     uint32_t gates;        /* not 0: a row's factor is the sigmoid of the value so many floats on */
     uint32_t head_columns; /* HEADS, if wide: columns of a head, its rows and others up to a whole panel;

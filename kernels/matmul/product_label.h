@@ -20,7 +20,7 @@ struct product_label {
     uint32_t first_item; /* first super-block tile, from the run's first */
     uint32_t n_items;    /* super-block tiles of the stage */
     uint32_t n_tiles;    /* the run's */
-    uint32_t lead;       /* of up to 8 columns: the compute warp that has the first super-block */
+    uint32_t lead;       /* the compute warp that has the first super-block, if there are up to 8 columns */
     uint32_t type;       /* enum tile_type */
     uint32_t matrix;     /* index; of a gated product 0 is gate and 1 up */
     uint32_t turn;       /* groups that this block had before; modulo PRODUCT_MOST_STAGES where it is read */

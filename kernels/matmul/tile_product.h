@@ -34,7 +34,8 @@
  *
  * Two panels share what is read of the weights. Their loop has two blocks a turn, so that a warp waits for
  * its columns, which lie in L2, four times a tile; one far panel's has four (Q2_K and Q5_1: two), so that it
- * waits twice.
+ * waits twice. The figures of far panels are those of their loops and, outside them, about those of near
+ * ones.
  *
  * FLOATS  Chains of fmaf over the 256 columns, ascending: lane l has row l % 16 and columns 4 (l / 16) .. + 3
  * of the panel. Of one column a lane has one chain, of 1,024 cycles; while it adds a turn of columns, the

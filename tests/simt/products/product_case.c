@@ -311,7 +311,7 @@ static void open_args(struct product_case *c)
 {
     uint32_t forms = ACTIVATION_INTEGERS | ACTIVATION_FLOATS;
     c->panels = buffer(2 * activation_buffer_bytes(c->max_rows, c->k, forms));
-    for (uint32_t i = 0; i < c->n_ops; i++) /* of up to 8 columns: products take turns in two places */
+    for (uint32_t i = 0; i < c->n_ops; i++) /* where up to 8 columns lie: products take turns in two places */
         c->program->ops[i].panels = activation_panel_bytes(ACTIVATION_COLUMNS, c->k, forms) * (i % 2 == 0);
     c->factors = buffer(c->max_rows * 4);
     c->counters = buffer((size_t)MAX_OPS * DECODER_PHASES * DECODER_LINE * 4);
