@@ -92,21 +92,24 @@ enum program_epilogue {
     PROGRAM_TIMES_SIGMOID,
 };
 enum program_flags {
-    PROGRAM_HEAD = 1,       /* only rows that need logits */
-    PROGRAM_GATED = 2,      /* MATMUL: the product of a row takes the sigmoid of its gate */
-    PROGRAM_V_NORM = 4,     /* ATTEND: every head of V is normalised, without a gain */
-    PROGRAM_CACHED = 8,     /* ATTEND: K and V are in the cache already; in = [q] */
-    PROGRAM_GENERAL = 16,   /* ATTEND, set by backend cuda: more than the plain attention (attend.h) */
-    PROGRAM_SET = 32,       /* ADD_NORM: `out` is set to what would be added to it */
-    PROGRAM_TOGETHER = 64,  /* CONV: the first product of the gates has both, by key head */
-    PROGRAM_PLANNED = 1024, /* ATTEND, set by backend cuda: of the kind of the ATTEND op before it in the
-                               program, whose plan of the step holds for this one too */
-    PROGRAM_CHOOSES = 2048, /* ROUTE and the EXPERTS ops behind it, set by backend cuda: blocks choose for
-                               themselves where rows are few (mixture_layout.h) */
-    PROGRAM_BESIDE = 4096,  /* JOIN, set by backend cuda: neither it nor the HEADS op before it needs the
-                               other, so that it does not wait */
-    PROGRAM_WORDS = 8192,   /* MATMUL, EXPERTS and ATTEND, set by backend cuda: where rows are few, its output
-                               is passed on as words, for which the next op waits (kernels/device/words.h) */
+    PROGRAM_HEAD = 1,        /* only rows that need logits */
+    PROGRAM_GATED = 2,       /* MATMUL: the product of a row takes the sigmoid of its gate */
+    PROGRAM_V_NORM = 4,      /* ATTEND: every head of V is normalised, without a gain */
+    PROGRAM_CACHED = 8,      /* ATTEND: K and V are in the cache already; in = [q] */
+    PROGRAM_GENERAL = 16,    /* ATTEND, set by backend cuda: more than the plain attention (attend.h) */
+    PROGRAM_SET = 32,        /* ADD_NORM: `out` is set to what would be added to it */
+    PROGRAM_TOGETHER = 64,   /* CONV: the first product of the gates has both, by key head */
+    PROGRAM_QUANTISES = 128, /* MATMUL with PROGRAM_WORDS, set by backend cuda: it passes its output on
+                                quantised (kernels/matmul/quantised_words.h) */
+    PROGRAM_QUANTISED = 256, /* MATMUL behind it, set by backend cuda: takes it so */
+    PROGRAM_PLANNED = 1024,  /* ATTEND, set by backend cuda: of the kind of the ATTEND op before it in the
+                                program, whose plan of the step holds for this one too */
+    PROGRAM_CHOOSES = 2048,  /* ROUTE and the EXPERTS ops behind it, set by backend cuda: blocks choose for
+                                themselves where rows are few (mixture_layout.h) */
+    PROGRAM_BESIDE = 4096,   /* JOIN, set by backend cuda: neither it nor the HEADS op before it needs the
+                                other, so that it does not wait */
+    PROGRAM_WORDS = 8192, /* MATMUL, EXPERTS and ATTEND, set by backend cuda: where rows are few, its output
+                             is passed on as words, for which the next op waits (kernels/device/words.h) */
     PROGRAM_EMPTIES = 16384, /* MATMUL and EXPERTS, set by backend cuda: it empties the old value that it adds
                                 to */
     PROGRAM_SIGNALS = 32768, /* MATMUL with PROGRAM_WORDS: a later op waits for its end too */

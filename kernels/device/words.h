@@ -14,7 +14,7 @@
  * used: no step ends with them, since the I/O warp looks at the abort word behind the end of a step
  * (io_warp.h).
  *
- * Thread: words_put(), words_empty4(): any; the others: all lanes of a warp together. */
+ * Thread: words_end(), words_take4(): all lanes of a warp together; the others: any. */
 #pragma once
 #include "abi/arith.h"
 #include "dependency.h"
@@ -22,10 +22,22 @@
 /* The bits of a value that is not there: those of a NaN. A value with these bits becomes another NaN. */
 #define WORDS_EMPTY UINT32_MAX
 
-SIMT_INLINE void words_put(SIMT_GLOBAL float *to, float v)
+/* The word of a value. */
+SIMT_INLINE uint32_t words_bits(float v)
 {
     uint32_t bits = arith_to_bits(v);
-    simt_st_relaxed_gpu((SIMT_GLOBAL uint32_t *)to, bits < WORDS_EMPTY ? bits : WORDS_EMPTY - 1);
+    return bits < WORDS_EMPTY ? bits : WORDS_EMPTY - 1;
+}
+
+SIMT_INLINE void words_put(SIMT_GLOBAL float *to, float v)
+{
+    simt_st_relaxed_gpu((SIMT_GLOBAL uint32_t *)to, words_bits(v));
+}
+
+/* Stores bits other than WORDS_EMPTY. */
+SIMT_INLINE void words_put_bits(SIMT_GLOBAL float *to, uint32_t bits)
+{
+    simt_st_relaxed_gpu((SIMT_GLOBAL uint32_t *)to, bits);
 }
 
 /* Empties four neighbouring words, between the two waits above. */

@@ -34,8 +34,8 @@ SIMT_INLINE void product_take_columns(struct walk *w, SIMT_SHARED struct product
  * are shared, else by each block for itself; of units, the columns of all together if rows are gathered, else
  * the unit's (of experts one row, of heads all) by each block. A narrow product's factors come behind the
  * barrier, beside the first products: they take longest, and only the last values of a run need them. Columns
- * that are words are never wide. If they are shared, no block still copies panels from where these are
- * written (lib/cuda/plan_words.c). False: end. */
+ * that are words are never wide, and columns that come quantised are only copied. If words are shared, no
+ * block still copies panels from where these are written (lib/cuda/plan_words.c). False: end. */
 SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p, SIMT_SHARED char *work,
                                    bool by_unit, bool gathers)
 {
@@ -48,7 +48,11 @@ SIMT_INLINE bool product_take_rows(struct walk *w, SIMT_SHARED struct product *p
         n = mixture_at(w->args, 0)->out_part ? n : 1;
     }
     bool wide = gathers || (!by_unit && product_is_wide(n, p->k, p->forms, w->args->shared.work_bytes));
-    if (wide || (!by_unit && product_is_shared(n, p->k, n_warps))) {
+    if (p->polls == PRODUCT_QUANTISED) {
+        walk_note_wait(w, 0, 0);
+        product_take_quantised(p, work, n, &w->crew, &w->guard);
+        walk_note_wait(w, 0, 1);
+    } else if (wide || (!by_unit && product_is_shared(n, p->k, n_warps))) {
         product_take_columns(w, p, true, wide, work, n);
         if (!walk_meet(w, 1))
             return false;

@@ -4,7 +4,7 @@
  * A warp quantises 128 values of a row at a time: lane l has values 4 (l % 8) .. + 3 of block l / 8. Eight
  * lanes find a block's largest magnitude and its sum by shuffles; each then has one word of the block's B
  * fragments. Reads of a row (and gain) are 16 bytes a lane, 512 contiguous bytes a warp. About 180
- * instructions per 128 values, two divisions of floats among them.
+ * instructions per 128 values, a division of floats among them.
  *
  * Rows are float, 16-byte aligned, k a multiple of 32.
  * Thread: activation_quantise(), activation_chunk(), activation_await() and activation_rms_inverse(): all
@@ -119,6 +119,29 @@ SIMT_INLINE void activation_await(const SIMT_GLOBAL float *x, const SIMT_GLOBAL 
         activation_scale(bits, gain, i, v);
 }
 
+/* By what a block of values is quantised, as in arith_quantise(). */
+struct activation_by {
+    float inverse, scale;
+    bool finite;
+};
+
+/* top: the largest bits of the block's values, without their signs. */
+SIMT_INLINE struct activation_by activation_by(uint32_t top)
+{
+    bool finite = top < 0x7f800000u, tiny = top < 0x0d800000u;
+    float amax = arith_from_bits(top);
+    return (struct activation_by){finite && !tiny ? 127.0f / amax : 0.0f,
+                                  !finite ? arith_from_bits(0x7fc00000u)
+                                  : tiny  ? 0.0f
+                                          : arith_over_127(amax),
+                                  finite};
+}
+
+SIMT_INLINE int32_t activation_integer(const struct activation_by *by, float v)
+{
+    return by->finite ? (int32_t)__builtin_rintf(v * by->inverse) : 0;
+}
+
 /* arith_quantise() by eight lanes with four values each. Returns the lane's word; sets the block's scale and
  * sum. */
 SIMT_INLINE uint32_t activation_quantise(const float v[4], float *scale, int32_t *sum)
@@ -132,18 +155,17 @@ SIMT_INLINE uint32_t activation_quantise(const float v[4], float *scale, int32_t
         uint32_t other = simt_shfl_xor_u32(top, mask);
         top = other > top ? other : top;
     }
-    bool finite = top < 0x7f800000u, tiny = top < 0x0d800000u;
-    float amax = arith_from_bits(top), inverse = finite && !tiny ? 127.0f / amax : 0.0f;
+    struct activation_by by = activation_by(top);
     int32_t own = 0;
     for (uint32_t e = 0; e < 4; e++) {
-        int32_t q = finite ? (int32_t)__builtin_rintf(v[e] * inverse) : 0;
+        int32_t q = activation_integer(&by, v[e]);
         own += q;
         word |= (uint32_t)(q & 0xff) << 8 * e;
     }
     for (uint32_t mask = 1; mask < 8; mask *= 2)
         own += (int32_t)simt_shfl_xor_u32((uint32_t)own, mask);
     *sum = own;
-    *scale = !finite ? arith_from_bits(0x7fc00000u) : tiny ? 0.0f : amax / 127.0f;
+    *scale = by.scale;
     return word;
 }
 

@@ -1,7 +1,8 @@
 /* product.h - a matrix product op (program_ops.h, MATMUL) by all blocks: up to three packed matrices times
  * the same columns (rows of the step), folded and finished in the order of kernels/abi/arith.h.
  *
- *   in      [rows][in_stride] f32, 16-byte aligned; column c is row c, or row logits[c].row of a HEAD op
+ *   in      [rows][in_stride] f32, 16-byte aligned, or quantised (quantised_words.h); column c is row c, or
+ *           row logits[c].row of a HEAD op
  *   out     [n_columns][out_stride] f32, matrix i from column out_col on
  *   gain    [k] f32 or none; bias [n] of each matrix or none
  *   y       = ((half 0 + half 1) * r + bias) * scale; r = 1/rms of the input with a gain, else 1 or a factor
@@ -13,10 +14,10 @@
  * into the ring in the order in which the compute warps (product_run) consume them; neither asks the other.
  *
  * Columns are NARROW (up to 8, and they fit the work area: every block quantises them for itself, no extra
- * hop; or, several long ones, all blocks together, and each copies them: product_is_shared()) or WIDE
- * (quantised once by all blocks together into global memory, in a phase of its own, then read from there):
- * product_is_wide() decides, the same everywhere. Up to 8 columns of either kind are multiplied and added up
- * as product_narrow.h says, more as product_wide.h does.
+ * hop, or copies them, if they came quantised; or, several long ones, all blocks together, and each copies
+ * them: product_is_shared()) or WIDE (quantised once by all blocks together into global memory, in a phase of
+ * its own, then read from there): product_is_wide() decides, the same everywhere. Up to 8 columns of either
+ * kind are multiplied and added up as product_narrow.h says, more as product_wide.h does.
  *
  * The description of the product lies in shared memory (struct product): any thread may index it. The compute
  * warps and the producer have one each, so that neither waits for the other.
@@ -28,6 +29,7 @@
  * whole warp. The rest: all compute threads of a block together, unless a function names one warp. */
 #pragma once
 #include "product_label.h"
+#include "quantised_words.h"
 #include "tile_product.h"
 #include "device/interpreter.h"
 #include "device/words.h"
@@ -37,6 +39,9 @@ struct product_matrix {
     uint32_t type, n, n_tiles, super_bytes;
     uint32_t out_col, first_group, stage_supers, reserved;
 };
+
+/* How columns are passed from one product to the next. */
+enum product_words { PRODUCT_NO_WORDS, PRODUCT_FLOATS, PRODUCT_QUANTISED };
 
 struct product {
     struct product_matrix matrix[3];
@@ -66,8 +71,8 @@ struct product {
     uint32_t head_columns; /* HEADS, if wide: columns of a head, its rows and others up to a whole panel;
                               else 0 */
     uint32_t head_part;    /* HEADS: floats from one head's input in a row to the next's */
-    uint16_t polls;        /* narrow: the columns are words of the op before */
-    uint16_t words;        /* the result is passed on as words */
+    uint16_t polls;        /* enum product_words; narrow: what the columns are */
+    uint16_t words;        /* enum product_words: what the result is passed on as */
     int32_t old;           /* program_op.old, in floats */
     uint32_t empties_old;  /* PROGRAM_EMPTIES */
     uint32_t empties, n_empties; /* program_op */
@@ -166,8 +171,10 @@ SIMT_INLINE void product_open(SIMT_SHARED struct product *p, const struct decode
     p->eps = op->eps;
     p->scale = op->scale;
     p->cap = op->cap;
-    p->polls = polls;
-    p->words = op->flags & PROGRAM_WORDS && n_columns <= args->words_rows;
+    p->polls = !polls ? PRODUCT_NO_WORDS : op->flags & PROGRAM_QUANTISED ? PRODUCT_QUANTISED : PRODUCT_FLOATS;
+    p->words = PRODUCT_NO_WORDS;
+    if (op->flags & PROGRAM_WORDS && n_columns <= args->words_rows)
+        p->words = op->flags & PROGRAM_QUANTISES ? PRODUCT_QUANTISED : PRODUCT_FLOATS;
     p->old = op->old;
     p->empties_old = op->flags & PROGRAM_EMPTIES;
     p->empties = op->empties;
@@ -265,6 +272,15 @@ SIMT_INLINE uint32_t product_find_factors(SIMT_SHARED struct product *p, const b
     return unit - n;
 }
 
+/* Notes which columns the compute warps multiply now, by one thread: [first, first + n). */
+SIMT_INLINE void product_set_columns(SIMT_SHARED struct product *p, uint32_t first, uint32_t n, bool wide)
+{
+    p->first_column = first;
+    p->end_column = first + n;
+    p->wide = wide;
+    p->shift = (uint16_t)(wide ? 3 : product_shift(n));
+}
+
 /* Quantises columns [first, first + n) into panels that begin at `near` or p->panels, by warp `warp` of
  * `n_warps` (those of one block if near, of all blocks if far), chunk after chunk; each is loaded before the
  * previous one is quantised. A barrier of the compute warps must follow. wide: the product is; else far
@@ -278,12 +294,8 @@ SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_f
     uint32_t panel_bytes = p->n_supers * a.super_bytes;
     struct product_chunk at = {0, 0};
     SIMT_GLOBAL char *panels = a.far;
-    if (simt_thread() == 0) {
-        p->first_column = first;
-        p->end_column = first + n;
-        p->wide = is_far && wide;
-        p->shift = (uint16_t)(is_far && wide ? 3 : product_shift(n));
-    }
+    if (simt_thread() == 0)
+        product_set_columns(p, first, n, is_far && wide);
     float now[4] = {0}, next[4] = {0};
     product_next_chunk(is_far, &at, simt_opaque(warp), n_chunks);
     if (at.column < n)
@@ -304,6 +316,18 @@ SIMT_INLINE void product_quantise(SIMT_SHARED struct product *p, const bool is_f
             now[e] = next[e];
         at = ahead;
     }
+}
+
+/* Copies a narrow product's n columns, which were quantised where they were made, to the block's panels, by
+ * its compute threads. A barrier must follow. No thread signals the end of the op before meanwhile: that has
+ * no PROGRAM_SIGNALS. */
+SIMT_INLINE void product_take_quantised(SIMT_SHARED struct product *p, SIMT_SHARED char *near, uint32_t n,
+                                        const struct crew *crew, const struct flow_guard *guard)
+{
+    struct activation a = activation_at(near, NULL, n, ACTIVATION_INTEGERS);
+    if (simt_thread() == 0)
+        product_set_columns(p, 0, n, false);
+    quantised_take(&a, DECODER_AT(const float, p->in), p->in_stride, p->k, crew, guard);
 }
 
 /* Copies the far panels of a narrow product's n columns to the block's own, by its compute threads. A barrier

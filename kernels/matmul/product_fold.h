@@ -1,8 +1,10 @@
 /* product_fold.h - the end of a product: the values that the warps have written to the fold area are added up
  * by super-block, in two halves of K, and finished as the op says. Each thread owns pairs of a row and a
- * column.
+ * column; where the result is passed on quantised, the threads of a warp those of a column's block, which two
+ * tiles have.
  *
- * Floor: per pair and super-block one load and one addition, without bank conflicts with 8 columns or one.
+ * Floor: per pair and super-block one load and one addition, without bank conflicts with 8 columns or one (of
+ * several that are passed on quantised, with two).
  *
  * Thread: all compute threads of a block; each accesses only the pairs that it owns. */
 #pragma once
@@ -31,6 +33,12 @@ SIMT_INLINE void product_give(const SIMT_SHARED struct product *p, uint32_t matr
         *out = v;
     if (p->empties_old)
         out[p->old] = arith_from_bits(WORDS_EMPTY);
+}
+
+/* Returns whether the result is passed on quantised. A constant false in a node's kernel. */
+SIMT_INLINE bool product_quantises(const SIMT_SHARED struct product *p, const struct product_place *place)
+{
+    return place->args && p->words == PRODUCT_QUANTISED;
 }
 
 /* Returns whether the result needs an old value: x, or gate's y. This thread stored y; in a wide product by
@@ -99,9 +107,15 @@ SIMT_INLINE void product_fold(const enum product_form form, const SIMT_SHARED st
     SIMT_SHARED float *all = (SIMT_SHARED float *)(wide ? product_work(place) : near_sums);
     uint32_t n = form == PRODUCT_ONE ? 1 : product_some(wide, p, first_column), shift = product_shift(n);
     uint32_t per_tile = label->n_tiles > 1 ? p->n_supers : label->n_items, half = (p->n_supers + 1) / 2;
+    bool quantises = !wide && product_quantises(p, place);
     for (uint32_t i = simt_opaque(own); i < (label->n_tiles * TILE_ROWS) << shift; i += crew->n_threads) {
         uint32_t row = i % TILE_ROWS, column = i / TILE_ROWS & ((1u << shift) - 1);
-        uint32_t tile = i / TILE_ROWS >> shift, number = first_column + column;
+        uint32_t tile = i / TILE_ROWS >> shift;
+        if (quantises && shift) { /* a warp has 32 rows of a column */
+            column = i / SIMT_LANES & ((1u << shift) - 1);
+            tile = i / SIMT_LANES >> shift << 1 | (i / TILE_ROWS & 1);
+        }
+        uint32_t number = first_column + column;
         if (column >= n)
             continue;
         uint32_t index = form == PRODUCT_ONE ? 0 : number - p->first_column;
@@ -133,9 +147,13 @@ SIMT_INLINE void product_fold(const enum product_form form, const SIMT_SHARED st
         }
         float r = wide || product_is_far(p, place) ? DECODER_AT(const float, p->wide_factors)[number]
                                                    : p->factor[index];
-        if (ends)
-            product_give(p, label->matrix, out,
-                         product_finish(p, label->matrix, r, before, bias, sum[0], sum[1]));
+        if (!ends)
+            continue;
+        float y = product_finish(p, label->matrix, r, before, bias, sum[0], sum[1]);
+        if (quantises && label->matrix)
+            quantised_put(out - in_matrix, in_matrix / ARITH_BLOCK, y);
+        else
+            product_give(p, label->matrix, out, y);
     }
 }
 

@@ -19,18 +19,18 @@
  * one after the other, from lane to lane, in the order that arith.h fixes.
  *
  * Reads are of 16 bytes and without bank conflicts: a quarter warp reads 128 neighbouring bytes. Instructions
- * per tile from ptxas 13 for sm_90, and those an SM of an H200 can issue while a tile arrives (4.3 TB/s,
+ * per tile from ptxas 13 for sm_90, and those an SM of an H200 can issue while a tile arrives (4.1 TB/s,
  * 1,980 MHz):
  *
  *            one column   up to 8   far   16   slots
- *     Q4_K        236        358   380  660     560
- *     Q6_K        262        474   460  688     815
- *     Q8_0        133        218   225  427    1055
- *     MXFP4       318        408   420  631     560
- *     CODES       348        554   540  753     579
- *     THREES      239        444   435  838     455
- *     F16, BF16   700       2240  2240         1990
- *     F32         550       1890  1890         3980
+ *     Q4_K        236        358   380  660     587
+ *     Q6_K        262        474   460  688     857
+ *     Q8_0        133        218   225  427    1110
+ *     MXFP4       318        408   420  631     587
+ *     CODES       348        554   540  753     607
+ *     THREES      239        444   435  838     477
+ *     F16, BF16   700       2240  2240         2090
+ *     F32         550       1890  1890         4174
  *
  * Two panels share what is read of the weights. Their loop has two blocks a turn, so that a warp waits for
  * its columns, which lie in L2, four times a tile; one far panel's has four (Q2_K and Q5_1: two), so that it

@@ -128,7 +128,7 @@ static uint32_t most_rows(const struct cuda_decoder *d)
 static int mark_program(struct cuda_decoder *d, struct error *err)
 {
     const struct model_config *c = model_config(d->graph->model);
-    const struct plan_block block = {d->plan.shared.work_bytes, d->args.n_crew};
+    const struct plan_block block = {d->plan.shared.work_bytes, d->args.n_crew, d->plan.ops};
     size_t size = sizeof *d->program + d->program->n_ops * sizeof *d->program->ops;
     struct program *p = d->marked = malloc(size);
     if (!p)

@@ -57,15 +57,16 @@ void plan_joins(struct program *program);
  * (program_op.panels). Returns the bytes of all places, which decoder_buffers.activations has at least. */
 uint64_t plan_panels(struct program *program, const struct decoder_matrix *matrices);
 
-/* The properties of a block that limit how many rows a product takes as words. */
+/* What of a block decides which words a product takes. */
 struct plan_block {
-    uint32_t work_bytes; /* decoder_shared.work_bytes */
-    uint32_t n_crew;     /* compute threads */
+    uint32_t work_bytes;            /* decoder_shared.work_bytes */
+    uint32_t n_crew;                /* compute threads */
+    const struct schedule_op *plan; /* plan.ops */
 };
 
-/* Marks, there too, the ops that pass their output on as words (PROGRAM_WORDS) and those that empty them, and
- * gives the buffers that this takes. Call it last: it relies on the hops that the marks above leave. Returns
- * decoder_args.words_rows. */
+/* Marks, there too, the ops that pass their output on as words (PROGRAM_WORDS), or quantised
+ * (PROGRAM_QUANTISES), and those that empty them, and gives the buffers that this takes. Call it last: it
+ * relies on the hops that the marks above leave. Returns decoder_args.words_rows. */
 uint32_t plan_words(struct program *program, const struct decoder_matrix *matrices,
                     const struct plan_block *block);
 

@@ -6,16 +6,17 @@
  * that writes them, and before the one that reads what it writes.
  *
  * A CHAIN has dense layers of five ops and the plain attention. All ops pass words on but the last layer's
- * last. Three sets of buffers take turns: layer l has set l % 3. In ATTEND a block waits until all have
- * finished the layer before, which each signals while it begins q, k and v, one op earlier. Behind that wait
- * O empties that layer's set; the next layer's ATTEND waits for this, before the set is used again two layers
- * on.
+ * last; h is quantised where it is made, if it can be. Three sets of buffers take turns: layer l has set l
+ * % 3. In ATTEND a block waits until all have finished the layer before, which each signals while it begins
+ * q, k and v, one op earlier. Behind that wait O empties that layer's set; the next layer's ATTEND waits for
+ * this, before the set is used again two layers on.
  *
  * In OTHER PROGRAMS there are words where hops remain around them. X, from a product that adds to it (or the
  * experts' that do) to the product that reads it next: x gets a second buffer; such an op adds to what one of
  * them has, stores the sum in the other and empties the first. Q, K AND V, from their product to ATTEND: the
  * op behind ATTEND empties them. Hops into ops that add to x, and out of ATTEND, stay: two of a dense layer's
  * five. So do those in front of an op that writes what blocks may still read. */
+#include "abi/arith.h"
 #include "abi/tile.h"
 #include "plan.h"
 
@@ -302,7 +303,18 @@ static void empty_set(const struct program *p, struct program_op *op, uint32_t l
     op->n_empties = (last->offset + last->width - op->empties) / 4 * 4;
 }
 
-static void mark_layer(struct program *p, uint32_t layer, bool last)
+/* True if h is passed on quantised: no gain follows, down's matrix takes integers alone, a quantised column
+ * fits where its floats would lie (of 64 values it does not), and a warp makes a block of 32 of its values,
+ * of two tiles, which groups do not part. Gate and up have no PROGRAM_SIGNALS and empty no old value. */
+static bool quantises_h(const struct program *p, uint32_t gated, const struct decoder_matrix *matrices,
+                        const struct plan_block *block)
+{
+    const struct program_op *down = &p->ops[gated + 1];
+    return forms_of(down, matrices) == ACTIVATION_INTEGERS && down->k % (2 * ARITH_BLOCK) == 0 &&
+           down->k > 2 * ARITH_BLOCK && down->gain == PROGRAM_NONE && block->plan[gated].group_tiles % 2 == 0;
+}
+
+static void mark_layer(struct program *p, uint32_t layer, bool last, bool quantises)
 {
     struct program_op *op = &p->ops[1 + layer * CHAIN_OPS];
     uint32_t x = layer ? part_of(layer, CHAIN_X) : PROGRAM_X,
@@ -322,6 +334,10 @@ static void mark_layer(struct program *p, uint32_t layer, bool last)
     op[CHAIN_O].old = floats_between(p, sum, x);
     op[CHAIN_GATED].old = floats_between(p, h, PROGRAM_H); /* which is free: h is in the sets */
     op[CHAIN_DOWN].old = floats_between(p, next, sum);
+    if (quantises) {
+        op[CHAIN_GATED].flags |= PROGRAM_QUANTISES;
+        op[CHAIN_DOWN].flags |= PROGRAM_QUANTISED;
+    }
     if (!last)
         op[CHAIN_DOWN].flags |= PROGRAM_SIGNALS;
     if (layer == 0)
@@ -339,7 +355,8 @@ static uint32_t mark_chain(struct program *p, const struct decoder_matrix *matri
         return 0;
     add_sets(p);
     for (uint32_t layer = 0; layer < n; layer++)
-        mark_layer(p, layer, layer + 1 == n);
+        mark_layer(p, layer, layer + 1 == n,
+                   quantises_h(p, 1 + layer * CHAIN_OPS + CHAIN_GATED, matrices, block));
     empty_set(p, &p->ops[0], n - 1);
     return rows;
 }

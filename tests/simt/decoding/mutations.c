@@ -7,7 +7,8 @@
 
 #include <stdlib.h>
 
-/* A shallow ring, which the producer waits for, one so deep that it waits at its gate, and dense layers. */
+/* A shallow ring, which the producer waits for, one so deep that it waits at its gate, and dense layers, of
+ * which h is passed on quantised: three blocks would have groups of three tiles. */
 struct runs {
     struct small_run shallow, deep, dense;
 };
@@ -20,7 +21,7 @@ static void *open_run(const struct mutation_subject *subject)
         abort(); /* a test tool: nothing sensible is left to do */
     small_run_open(&r->shallow, 2, 3, 2, TOY_SLOTS, false);
     small_run_open(&r->deep, 3, 16, 2, TOY_SLOTS, false);
-    small_run_open(&r->dense, 3, 4, 2, TOY_SLOTS, true);
+    small_run_open(&r->dense, 2, 4, 2, TOY_SLOTS, true);
     return r;
 }
 

@@ -183,10 +183,12 @@ static void plan_op(struct product_case *c, uint32_t i)
 {
     const struct program_op *op = &c->program->ops[i];
     struct schedule_op *s = &c->plan[i];
-    uint32_t n_supers = tile_supers(c->k), most = 16, stage = between(1, SCHEDULE_MAX_SUPERS);
+    uint32_t n_supers = tile_supers(c->k), most = 16;
+    uint32_t stage = between(op->flags & PROGRAM_QUANTISES ? 2 * n_supers : 1, SCHEDULE_MAX_SUPERS);
     *s = (struct schedule_op){.paired = op->epilogue == PROGRAM_SWIGLU};
     for (uint32_t j = 0; j < op->n_weights; j++) {
-        s->part[j].stage_supers = below(3) ? stage : between(1, SCHEDULE_MAX_SUPERS);
+        s->part[j].stage_supers =
+            below(3) || op->flags & PROGRAM_QUANTISES ? stage : between(1, SCHEDULE_MAX_SUPERS);
         uint32_t fit = s->part[j].stage_supers / n_supers;
         most = fit < most ? fit : most;
         uint32_t bytes = s->part[j].stage_supers * c->matrices[op->weight[j]].super_bytes;
@@ -196,6 +198,8 @@ static void plan_op(struct product_case *c, uint32_t i)
         shared->stage_bytes = bytes > shared->stage_bytes ? bytes : shared->stage_bytes;
     }
     s->group_tiles = most > 1 ? between(1, most) : 1;
+    if (op->flags & PROGRAM_QUANTISES)
+        s->group_tiles = between(1, most / 2) * 2;
     for (uint32_t j = 0; j < (s->paired ? 1 : op->n_weights); j++) {
         s->part[j].first_group = s->n_groups;
         s->n_groups += (c->matrices[op->weight[j]].n_tiles + s->group_tiles - 1) / s->group_tiles;
@@ -207,13 +211,10 @@ static void plan_op(struct product_case *c, uint32_t i)
 static const float epsilons[] = {3e-5f, 2e-3f, 7e-6f, 0.4f};
 #define N_EPSILONS (sizeof epsilons / sizeof *epsilons)
 
-static void open_op(struct product_case *c, uint32_t i, uint32_t type, bool extreme)
+/* The number of rows of the first matrix. */
+static uint32_t shape_any(struct program_op *op, uint32_t n_most)
 {
-    struct program_op *op = &c->program->ops[i];
-    struct op *o = &c->ops[i];
-    uint32_t n = between(1, 70), n_most = c->k < 70 ? c->k : 70;
-    *op = (struct program_op){
-        .opcode = PROGRAM_MATMUL, .k = c->k, .in = PROGRAM_X, .gain = PROGRAM_NONE, .scale = 1};
+    uint32_t n = between(1, 70);
     op->epilogue = (uint16_t)below(3);
     op->n_weights = (uint16_t)(op->epilogue == PROGRAM_STORE    ? between(1, 3)
                                : op->epilogue == PROGRAM_SWIGLU ? 2
@@ -227,10 +228,36 @@ static void open_op(struct product_case *c, uint32_t i, uint32_t type, bool extr
         op->flags = PROGRAM_HEAD;
         op->out = PROGRAM_LOGITS;
     }
+    return n;
+}
+
+/* Gate and up of as many rows as they have columns, or what reads their result. */
+static uint32_t shape_quantised(struct product_case *c, uint32_t i, struct program_op *op, uint32_t n_most)
+{
+    const struct program_buffer *b = c->program->buffers;
+    bool makes = i == 0;
+    op->epilogue = makes ? PROGRAM_SWIGLU : PROGRAM_STORE;
+    op->flags = makes ? PROGRAM_WORDS | PROGRAM_QUANTISES : PROGRAM_QUANTISED;
+    op->n_weights = makes ? 2 : 1;
+    op->in = makes ? PROGRAM_X : PROGRAM_QKV;
+    op->out = makes ? PROGRAM_QKV : PROGRAM_H; /* no hop would order a store to x behind the first op */
+    op->old = makes ? (int32_t)(b[PROGRAM_ATTN].offset - b[PROGRAM_QKV].offset) : 0;
+    return makes ? c->k : between(1, n_most);
+}
+
+static void open_op(struct product_case *c, uint32_t i, uint32_t type, bool extreme)
+{
+    struct program_op *op = &c->program->ops[i];
+    struct op *o = &c->ops[i];
+    uint32_t n_most = c->k < 70 ? c->k : 70;
+    *op = (struct program_op){
+        .opcode = PROGRAM_MATMUL, .k = c->k, .in = PROGRAM_X, .gain = PROGRAM_NONE, .scale = 1};
+    uint32_t n = c->wish.quantised ? shape_quantised(c, i, op, n_most) : shape_any(op, n_most);
     o->n_weights = op->n_weights;
     for (uint32_t j = 0, at = 0; j < op->n_weights; j++) {
         uint32_t t = j == 0 || below(2) ? type : types[below(N_TYPES)];
-        if (c->k % quant_traits(t)->block)
+        bool floats = t == QUANT_F32 || t == QUANT_F16 || t == QUANT_BF16;
+        if (c->k % quant_traits(t)->block || (floats && op->flags & PROGRAM_QUANTISED))
             t = QUANT_Q8_0;
         op->weight[j] = c->n_matrices;
         open_weight(c, &o->weights[j], t, n, extreme);
@@ -253,8 +280,8 @@ static void open_op(struct product_case *c, uint32_t i, uint32_t type, bool extr
 static void open_rows(struct product_case *c, bool extreme)
 {
     struct program *p = c->program;
-    uint32_t widths[] = {c->k > 96 ? c->k : 96, 224, c->k};
-    for (uint32_t i = 0; i < 3; i++) {
+    uint32_t widths[] = {c->k > 96 ? c->k : 96, c->k > 224 ? c->k : 224, c->k, 80};
+    for (uint32_t i = 0; i < (c->wish.quantised ? 4 : 3); i++) {
         p->buffers[i] = (struct program_buffer){p->row_floats, widths[i]};
         p->row_floats += widths[i];
     }
@@ -272,6 +299,9 @@ static void open_rows(struct product_case *c, bool extreme)
     c->rows_before = buffer(c->rows.size);
     memcpy(c->rows_before.data, c->rows.data, c->rows.size);
     memcpy(c->want_rows.data, c->rows.data, c->rows.size);
+    for (uint32_t row = 0; row < c->max_rows && c->wish.quantised; row++)
+        memset((float *)c->rows_before.data + (size_t)row * p->row_floats + p->buffers[PROGRAM_QKV].offset,
+               0xff, p->buffers[PROGRAM_QKV].width * sizeof(float)); /* no word is there */
 }
 
 static void open_step(struct product_case *c)
@@ -292,7 +322,7 @@ static void open_shared(struct product_case *c, uint32_t forms)
 {
     struct decoder_shared *s = &c->args.shared;
     uint32_t sums = product_work_bytes(c->max_rows);
-    uint32_t panel = activation_panel_bytes(between(1, 8), c->k, forms);
+    uint32_t panel = activation_panel_bytes(c->wish.quantised ? 8 : between(1, 8), c->k, forms);
     if (c->wish.far) {
         sums = product_work_bytes(ACTIVATION_COLUMNS);
         panel = 0;
@@ -331,6 +361,7 @@ static void open_args(struct product_case *c)
                                           .max_rows = c->max_rows,
                                           .row_floats = c->program->row_floats,
                                           .logits_stride = 80};
+    a->words_rows = c->wish.quantised ? ACTIVATION_COLUMNS : 0;
     a->n_counters = c->n_ops * DECODER_PHASES;
     a->n_crew = 32 * (c->wish.small || below(2) ? between(2, 5) : between(2, DECODER_MAX_CREW / 32));
     open_shared(c, forms);
@@ -434,7 +465,7 @@ struct product_case *product_case_open(uint64_t seed, struct product_wish wish)
     while (c->k % quant_traits(type)->block);
     c->k = wish.k ? wish.k : c->k;
     c->n_blocks = between(1, 4);
-    c->n_ops = c->program->n_ops = between(1, MAX_OPS);
+    c->n_ops = c->program->n_ops = wish.quantised ? 2 : between(1, MAX_OPS);
     open_rows(c, extreme);
     open_step(c);
     for (uint32_t i = 0; i < c->n_ops; i++)
@@ -502,6 +533,27 @@ void product_case_describe(const struct product_case *c)
     }
 }
 
+/* Takes the words, and gate's product, as they are: what reads them tells whether they are right. Behind the
+ * last word of a row nothing is stored. */
+static bool forget_words(struct product_case *c, struct simt_report *report)
+{
+    const struct program_buffer *b = &c->program->buffers[PROGRAM_QKV];
+    uint32_t end = tile_supers(c->k) * 96; /* words: quantised_words.h */
+    for (uint32_t row = 0; row < c->max_rows; row++) {
+        float *have = (float *)c->rows.data + (size_t)row * c->program->row_floats + b->offset;
+        const uint32_t *words = (const uint32_t *)have;
+        for (uint32_t i = row < c->n_rows ? end : 0; i < b->width; i++)
+            if (words[i] != UINT32_MAX) {
+                snprintf(report->kind, sizeof report->kind, "result");
+                snprintf(report->text, sizeof report->text, "row %u: word %u is stored, of %u", row, i, end);
+                return false;
+            }
+        memcpy((float *)c->want_rows.data + (have - (float *)c->rows.data), have,
+               (b[1].offset + b[1].width - b->offset) * sizeof(float));
+    }
+    return true;
+}
+
 int product_case_run(struct product_case *c, uint32_t sm, uint64_t seed, int mute, struct simt_report *report)
 {
     const struct buffer *fresh[] = {&c->logits, &c->panels, &c->factors, &c->counters, &c->words};
@@ -517,6 +569,8 @@ int product_case_run(struct product_case *c, uint32_t sm, uint64_t seed, int mut
                                  .schedule = SIMT_N_SCHEDULES,
                                  .mute = mute};
     if (simt_run(c->machine, &launch, report) < 0)
+        return -1;
+    if (c->wish.quantised && !forget_words(c, report))
         return -1;
     return same(&c->rows, &c->want_rows, "rows", report) &&
                    same(&c->logits, &c->want_logits, "logits", report)

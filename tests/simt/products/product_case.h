@@ -12,6 +12,8 @@ struct product_wish {
     uint32_t n_rows; /* rows of the step: up to 8 make its products narrow; at most 240; 0: up to 40 */
     uint32_t k;      /* 0: any up to 3,072 */
     bool far;        /* the work area has room for no column of 768 values: n_rows is up to 8 */
+    bool quantised;  /* gate and up pass their result on quantised; n_rows is up to 8, k a multiple of 64
+                        from 128 to 2,048 */
     bool huge_first; /* the first value of every input is a thousand times the largest of the others */
 };
 

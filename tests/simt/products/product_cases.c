@@ -2,9 +2,9 @@
  *
  *   product_cases [first seed] [seeds] [long]
  *
- * long: also every type with the row lengths of real models, and with up to 8 rows that do not fit the work
- * area; in every second case the first value is huge, so that a kernel that loses or overwrites it is found
- * (one of the sources that Hearth is specified by did). */
+ * long: also every type with the row lengths of real models, with up to 8 rows that do not fit the work area,
+ * and more that are quantised where they are made; in every second case the first value is huge, so that a
+ * kernel that loses or overwrites it is found (one of the sources that Hearth is specified by did). */
 #include "product_case.h"
 
 #include <stdlib.h>
@@ -48,6 +48,20 @@ static uint32_t run_far(uint32_t most)
     return failures;
 }
 
+/* Each of 26 types, with rows in turn: the second product reads what the first has quantised. */
+static uint32_t run_quantised(uint32_t rounds)
+{
+    static const uint32_t ks[] = {128, 1024, 192, 256, 448, 2048, 832};
+    uint32_t failures = 0;
+    for (uint32_t i = 0; i < 26 * rounds; i++)
+        failures += !run(3000 + i, (struct product_wish){.n_rows = 1 + i % 8,
+                                                         .k = ks[(i * 3 + i / 26) % 7],
+                                                         .quantised = true,
+                                                         .huge_first = i % 5 == 4});
+    printf("%u programs that quantise where they multiply, %u failures\n", 26 * rounds, failures);
+    return failures;
+}
+
 /* Prompts: from 65 rows on by columns, on any number of warps; 224 rows are one round of 14 warps, and 240
  * have room for fewer sums than two rounds take. */
 static uint32_t run_prompts(void)
@@ -69,6 +83,7 @@ int main(int argc, char **argv)
         failures += !run(seed, (struct product_wish){0});
     printf("%llu products' programs, %u failures\n", (unsigned long long)n, failures);
     failures += run_far(argc > 3 ? 8 : 1);
+    failures += run_quantised(argc > 3 ? 4 : 1);
     if (argc > 3)
         failures += run_long() + run_prompts();
     return failures ? 1 : 0;

@@ -177,7 +177,7 @@ static void open_program(struct rig *r)
     const struct rig_config *c = &r->config;
     size_t size = sizeof *c->program + c->program->n_ops * sizeof *c->program->ops;
     struct error err = {0};
-    struct plan_block block = {0, c->device.n_crew};
+    struct plan_block block = {0, c->device.n_crew, NULL};
     r->program = must(malloc(size));
     memcpy(r->program, c->program, size);
     plan_flow(r->program, c->device.n_blocks);
@@ -190,6 +190,7 @@ static void open_program(struct rig *r)
     plan_attention(r->program);
     r->panel_bytes = plan_panels(r->program, c->matrices);
     block.work_bytes = r->plan.shared.work_bytes;
+    block.plan = r->plan.ops;
     if (c->words)
         r->args.words_rows = plan_words(r->program, c->matrices, &block);
     r->args.program = table(r, r->program, size, "program");

@@ -208,16 +208,22 @@ struct made {
     uint32_t rows; /* plan_words() */
 };
 
-static uint32_t n_crew = 448;
+static uint32_t n_crew = 448, n_blocks = 4;
 
 static void mark(struct made *m, uint32_t work_bytes)
 {
     size_t size = sizeof *m->p + m->fused->n_ops * sizeof *m->p->ops;
+    struct plan_device device = {n_blocks, n_crew, 200000, 0};
+    struct plan plan;
+    struct error err = {0};
     free(m->p);
     m->p = malloc(size);
     cr_assert(m->p);
     memcpy(m->p, m->fused, size);
-    m->marks = plan_mark(m->p, m->w.matrices, 4, &(struct plan_block){work_bytes, n_crew}, true);
+    cr_assert_eq(plan_open(&plan, m->fused, m->w.matrices, &device, &err), 0, "%s", err.text);
+    m->marks =
+        plan_mark(m->p, m->w.matrices, n_blocks, &(struct plan_block){work_bytes, n_crew, plan.ops}, true);
+    plan_close(&plan);
     m->rows = m->marks.words_rows;
 }
 
@@ -311,6 +317,56 @@ Test(cuda_words, dense_layers_are_a_chain, .timeout = 60)
     cr_assert_geq(m.p->row_floats, m.fused->row_floats + floats);
     cr_assert_eq(m.p->buffers[X2].offset, m.fused->row_floats);
     give(&m);
+}
+
+static uint32_t n_quantising(const struct program *p)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i + 1 < p->n_ops; i++) {
+        bool quantises = p->ops[i].flags & PROGRAM_QUANTISES;
+        cr_assert_eq(quantises, (p->ops[i + 1].flags & PROGRAM_QUANTISED) != 0, "op %u", i);
+        if (!quantises)
+            continue;
+        cr_assert(p->ops[i].flags & PROGRAM_WORDS && program_is_gated(p->ops[i].epilogue), "op %u", i);
+        cr_assert(!(p->ops[i].flags & (PROGRAM_SIGNALS | PROGRAM_EMPTIES)), "op %u", i);
+        n++;
+    }
+    return n;
+}
+
+static struct program_op *first_down(struct program *p)
+{
+    return &p->ops[5];
+}
+
+/* A warp makes a block of 32 values of h, and integers are all that down's matrix takes. */
+Test(cuda_words, a_chain_passes_h_on_quantised, .timeout = 60)
+{
+    struct made m = make_named("tiny-qwen3-s11-q4_k_m");
+    uint32_t n = m.p->n_layers;
+    cr_assert_eq(n_quantising(m.p), n);
+    n_blocks = 132; /* a tile each */
+    mark(&m, WORK_BYTES);
+    cr_assert_eq(n_quantising(m.p), 0);
+    cr_assert_eq(n_words(m.p), 5 * n - 1);
+    n_blocks = 4;
+    first_down(m.fused)->gain = first_down(m.fused)[-1].gain;
+    mark(&m, WORK_BYTES);
+    cr_assert_eq(n_quantising(m.p), n - 1, "a gain follows");
+    first_down(m.fused)->gain = PROGRAM_NONE;
+    first_down(m.fused)->k -= ARITH_BLOCK;
+    mark(&m, WORK_BYTES);
+    cr_assert_eq(n_quantising(m.p), n - 1, "half of a pair of blocks");
+    first_down(m.fused)->k = 2 * ARITH_BLOCK;
+    mark(&m, WORK_BYTES);
+    cr_assert_eq(n_quantising(m.p), n - 1, "too short for its scales");
+    give(&m);
+    char path[64];
+    made_model("tiny-qwen3", "f16", path);
+    m = make(path);
+    cr_assert(n_words(m.p) > 0 && n_quantising(m.p) == 0, "floats");
+    give(&m);
+    (void)unlink(path);
 }
 
 /* Behind one layer nothing would order the store of x behind its readers. */
