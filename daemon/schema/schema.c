@@ -137,11 +137,12 @@ bool schema_begin(struct compiler *c)
     c->numbers = number_text(c, "-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?");
     c->decimals = number_text(c, "-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?");
     c->written = number_text(c, "-?(?:0|[1-9][0-9]{0,63})(?:\\.[0-9]{1,32})?(?:[eE][+-]?[0-9]{1,3})?");
+    c->digits = number_text(c, "0|-?[1-9][0-9]{0,63}");
     c->integers = number_text(c, "-?(?:0|[1-9][0-9]*)(?:\\.0+)?");
     node_of(c, NULL, 0);
     node_of(c, &(struct atom){json_false(), false}, 1);
     c->space = emit_space(b);
-    if (!c->made || !c->all || !c->numbers || !c->decimals || !c->written || !c->integers)
+    if (!c->made || !c->all || !c->numbers || !c->decimals || !c->written || !c->digits || !c->integers)
         builder_exhausted(b);
     return !b->failed && read_dialect(c) == 0 && refs_open(c) == 0;
 }

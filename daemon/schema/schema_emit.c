@@ -109,24 +109,37 @@ static void emit_string(struct compiler *c, const struct shape *s, uint32_t from
         builder_call(b, from, rule_of_text(c, text), to, false);
 }
 
-/* A set of numbers as it may be written: a model that has begun to write zeros must come to an end. Numbers
- * and integers without bounds are a rule each that all of them call. */
+/* The texts of a set of numbers that may be written. A model that has begun to write zeros must come to an
+ * end. 1.0 is an integer for JSON Schema, but not for the types that clients read it into: integers are
+ * digits. */
+static const struct dfa *written_number(struct compiler *c, const struct dfa *set)
+{
+    struct dfa_workshop *shop = &c->b.shop;
+    if (!set)
+        return c->written;
+    const struct dfa *others = dfa_combine(shop, DFA_MINUS, set, c->integers);
+    if (!others)
+        return NULL;
+    return dfa_combine(shop, DFA_AND, set, dfa_is_none(others) ? c->digits : c->written);
+}
+
+/* Numbers and integers without bounds are a rule each that all of them call. */
 static void emit_number(struct compiler *c, const struct dfa *set, uint32_t from, uint32_t to)
 {
     struct builder *b = &c->b;
     uint32_t *rule = !set ? &c->any_number : set == c->integers ? &c->any_integer : NULL;
-    const struct dfa *text = set ? dfa_combine(&b->shop, DFA_AND, set, c->written) : c->written;
-    if (!text) {
+    const struct dfa *text = rule && *rule ? NULL : written_number(c, set);
+    if (rule && *rule) {
+        builder_call(b, from, *rule, to, false);
+    } else if (!text) {
         builder_exhausted(b);
     } else if (!rule) {
         builder_dfa(b, text, SPELL_RAW, from, to, false);
     } else {
-        if (*rule == 0) {
-            uint32_t end = builder_state(b);
-            *rule = builder_state(b);
-            builder_final(b, end);
-            builder_dfa(b, text, SPELL_RAW, *rule, end, false);
-        }
+        uint32_t end = builder_state(b);
+        *rule = builder_state(b);
+        builder_final(b, end);
+        builder_dfa(b, text, SPELL_RAW, *rule, end, false);
         builder_call(b, from, *rule, to, false);
     }
 }

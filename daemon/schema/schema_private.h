@@ -115,9 +115,9 @@ struct compiler {
     struct anchor *anchors; /* open addressing; made when the first is asked for */
     uint32_t anchor_mask;
     const struct dfa *all, *numbers, *decimals, *integers;
-    uint32_t any_number, any_integer; /* their rules; 0: not made yet */
-    const struct dfa *written;        /* numbers as a model may write them: with so many digits */
-    bool old_refs;                    /* drafts 4 to 7: $ref hides its siblings */
+    uint32_t any_number, any_integer;   /* their rules; 0: not made yet */
+    const struct dfa *written, *digits; /* numbers and integers as a model may write them */
+    bool old_refs;                      /* drafts 4 to 7: $ref hides its siblings */
     bool assert_formats;
     bool exact; /* unevaluated* is used: alternatives are told apart */
     unsigned depth;

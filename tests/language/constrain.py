@@ -2,7 +2,7 @@
 """constrain.py - runs `hearthd constrain` over real schemas and the JSON Schema Test Suite.
 
 usage: constrain.py HEARTHD LANGUAGE_DIR [--verbose]
-Every valid instance is accepted (compact, and with a blank after , and :), every invalid one refused; a schema that cannot be
+Every valid instance is accepted (compact, and with a blank after , and :; whole numbers in digits), every invalid one refused; a schema that cannot be
 enforced exactly is refused by name (exit code 3). At most 15 % of the real schemas may be. Exit code 1 on any wrong answer. One
 process checks all instances of a schema, a line each.
 """
@@ -96,14 +96,25 @@ def ordered(root, schemas, value):
     return out
 
 
-def spellings(value):
+def in_digits(value):
+    """The value with whole floats as integers: where only integers are valid, 1.0 is written 1."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
+        return int(value)
+    if isinstance(value, list):
+        return [in_digits(v) for v in value]
+    return {k: in_digits(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def spellings(value, valid):
+    if valid:
+        value = in_digits(value)
     yield json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     yield json.dumps(value)
 
 
 def judge(path, cases):
     """[(name, wanted, got text)] of what went wrong, or None when the schema was refused by name."""
-    asked = [(name, valid, text) for name, value, valid in cases for text in spellings(value)]
+    asked = [(name, valid, text) for name, value, valid in cases for text in spellings(value, valid)]
     code, verdicts, words = constrain(path, [text for _, _, text in asked])
     if code == NOT_HELD:
         return None, words.strip()

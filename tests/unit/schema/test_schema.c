@@ -39,13 +39,32 @@ static void check(const char *schema, const char *const *valid, const char *cons
 Test(schema, numbers_are_bounded_digit_by_digit)
 {
     check("{\"type\":\"integer\",\"minimum\":-9007199254740991,\"maximum\":9007199254740991}",
-          TEXTS("0", "-9007199254740991", "9007199254740991", "5.0"),
+          TEXTS("0", "-9007199254740991", "9007199254740991", "5"),
           TEXTS("9007199254740992", "-9007199254740992", "1.5", "01", "1e3"));
     check("{\"exclusiveMinimum\":-0.25,\"maximum\":12.5}", TEXTS("0", "-0", "-0.2", "12.50", "9.99"),
           TEXTS("-0.25", "-0.250", "12.51", "13", "100"));
     check("{\"type\":\"number\",\"multipleOf\":0.01}", TEXTS("1.25", "3", "-0.5", "1.250"),
           TEXTS("1.255", "0.001"));
-    check("{\"type\":\"integer\",\"multipleOf\":7}", TEXTS("0", "49", "-14", "7.0"), TEXTS("1", "48", "7.5"));
+    check("{\"type\":\"integer\",\"multipleOf\":7}", TEXTS("0", "49", "-14"), TEXTS("1", "48", "7.5"));
+}
+
+/* JSON Schema takes 1.0 for an integer; a client's integer type does not. */
+Test(schema, integers_are_digits)
+{
+    static const char *const schemas[] = {"{\"type\":\"integer\"}",
+                                          "{\"type\":\"integer\",\"minimum\":1}",
+                                          "{\"type\":\"number\",\"multipleOf\":7}",
+                                          "{\"const\":7}",
+                                          "{\"enum\":[1,7,9]}",
+                                          "{\"enum\":[7.0]}"};
+    for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++)
+        check(schemas[i], TEXTS("7"), TEXTS("7.0", "7.", "7e0", "-0", "07"));
+    check("{\"type\":\"integer\"}", TEXTS("0", "-1"), TEXTS("-0", "-0.0"));
+    check("{\"const\":0}", TEXTS("0"), TEXTS("-0", "0.0"));
+    check("{\"type\":[\"integer\",\"string\"]}", TEXTS("7", "\"7.0\""), TEXTS("7.0"));
+    check("{\"anyOf\":[{\"type\":\"integer\"},{\"const\":2.5}]}", TEXTS("7", "2.5"), TEXTS("2.4"));
+    check("{\"items\":{\"type\":\"integer\"},\"uniqueItems\":true,\"type\":\"array\"}", TEXTS("[7,1]"),
+          TEXTS("[7.0]"));
 }
 
 /* A number that a model has begun to write comes to an end, in digits before and behind the point and in
@@ -60,7 +79,10 @@ Test(schema, numbers_have_no_endless_digits)
     memset(digits, '1', 64);
     zeros[34] = digits[64] = 0;
     for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++) {
-        check(schemas[i], TEXTS("3", "3.0", zeros), TEXTS("3.", "-"));
+        bool digits_alone = i == 2 || i == 4;
+        check(schemas[i], TEXTS("3"), TEXTS("3.", "-"));
+        cr_expect_neq(accepts(schemas[i], "3.0"), digits_alone, "%s", schemas[i]);
+        cr_expect_neq(accepts(schemas[i], zeros), digits_alone, "%s", schemas[i]);
         cr_expect(i == 4 || accepts(schemas[i], digits), "%s", schemas[i]);
         strcat(zeros, "0");
         strcat(digits, "1");
