@@ -75,7 +75,7 @@ static const struct field_name names[] = {
     {0},
 };
 
-/* A negative num_predict is no limit, a negative seed none. */
+/* A negative num_predict is no limit, as 0 is; a negative seed none. */
 static const struct body_member options_read[] = {
     {"temperature", "temperature"},
     {"top_p", "top_p"},
@@ -97,7 +97,10 @@ static const struct body_member options_read[] = {
 static void read_options(struct chat_json *c, const json_t *options)
 {
     json_t *mirostat = json_object_get(options, "mirostat");
+    json_t *most = json_object_get(options, "num_predict");
     c->failed |= !body_copy(c->body, options, options_read);
+    if (json_is_number(most) && json_number_value(most) == 0)
+        json_object_del(c->body, "max_tokens");
     if (json_integer_value(mirostat) == 2) /* Ollama's has none any more */
         chat_json_set(c, "mirostat", json_incref(mirostat));
 }
@@ -192,7 +195,8 @@ static json_t *translate_chat(const json_t *body, struct api_error *err)
     return chat_json_close(&c);
 }
 
-/* What would change the text and is not done. Replies have an empty `context`, which may come back. */
+/* What would change the text and is not done. An empty `context`, as another server may have sent, says
+ * nothing. */
 static void refuse_some(const json_t *body, bool raw, bool fills, struct api_error *err)
 {
     if (json_array_size(json_object_get(body, "images")))
@@ -323,8 +327,6 @@ static void close_last(struct buf *out, const struct choice *c)
                c->n_tokens == 0 && e->max_tokens == 0 ? "load"
                : cut                                  ? "length"
                                                       : "stop");
-    if (!chats(c->g))
-        buf_puts(out, ",\"context\":[]");
     buf_printf(
         out,
         ",\"total_duration\":%llu,\"load_duration\":0,\"prompt_eval_count\":%u,\"prompt_eval_duration\":%llu,"

@@ -146,7 +146,7 @@ int chat_prepare(struct generation *g, struct api_error *err)
     p->chat.now = g->created;
     struct jinja_value begun = take_begun(p);
     struct jinja_limits limits = {.operations = generation_operations(g),
-                                  .output = (size_t)m->n_ctx * tokenizer_max_piece(m->tokenizer)};
+                                  .output = generation_most_ids(g) * tokenizer_max_piece(m->tokenizer)};
     struct arena scratch = {0}; /* not the request's: it would keep all that the render made for long */
     int rc = chat_template_render(m->chat, &p->chat, limits, &scratch, &text, &words);
     if (rc == -ELOOP && limits.operations)

@@ -38,6 +38,8 @@
 #define GENERATE_MAX_CHOICES  128                     /* as OpenAI allows */
 #define GENERATE_MAX_PROMPTS  256                     /* prompts times choices in one request for texts */
 #define GENERATE_MAX_INPUTS   2048 /* prompts in one request for vectors, as OpenAI allows */
+#define GENERATE_MAX_COUNTED                                                                                 \
+    (1u << 20) /* tokens of a prompt that is only counted, if the context is smaller */
 /* Tokens and alternatives, about 64 KB and 0.5 ms of writing: no more are written at once. The rest of a
  * reply is written as its client reads it. So that no event of a running stream is larger, tokens without
  * text wait for text only until they are this many. */
@@ -355,7 +357,9 @@ void generation_defaults(struct params *p);
 void generation_prepare(struct request *r);
 /* Most template operations on the current thread; 0: the template's own limit. */
 unsigned generation_operations(const struct generation *g);
-/* Encodes text into p.ids (appending), refusing what cannot fit the context. */
+/* Most tokens of a prompt: the context, or what is counted at most. */
+size_t generation_most_ids(const struct generation *g);
+/* Encodes text into p.ids (appending), refusing what has more tokens than generation_most_ids(). */
 int generation_encode(struct generation *g, const char *text, size_t len, struct tokenizer_flags flags,
                       struct api_error *err);
 /* Refuses a prompt that is known not to fit, before any of it was encoded. */

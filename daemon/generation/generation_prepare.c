@@ -53,9 +53,15 @@ static const char *prompt_param(const struct generation *g)
     return g->p.chat.messages ? "messages" : named ? g->dialect->prompts : "prompt";
 }
 
+size_t generation_most_ids(const struct generation *g)
+{
+    size_t n_ctx = g->model->n_ctx;
+    return g->dialect->counts && n_ctx < GENERATE_MAX_COUNTED ? GENERATE_MAX_COUNTED : n_ctx;
+}
+
 static int context_exceeded(struct generation *g, struct api_error *err, size_t n_prompt, bool estimated)
 {
-    uint32_t n_ctx = g->model->n_ctx;
+    uint32_t n_ctx = (uint32_t)generation_most_ids(g);
     if (err->status)
         return -1;
     err->has_context = true;
@@ -63,9 +69,9 @@ static int context_exceeded(struct generation *g, struct api_error *err, size_t 
     err->n_prompt_tokens = err->n_requested = n_prompt;
     err->n_ctx = n_ctx;
     if (n_prompt >= n_ctx)
-        return api_fail(err, 400, "context_exceeded", prompt_param(g),
-                        "the prompt has %s%zu tokens, the context has %u", estimated ? "at least " : "",
-                        n_prompt, n_ctx);
+        return api_fail(err, 400, "context_exceeded", prompt_param(g), "the prompt has %s%zu tokens, %s %u",
+                        estimated ? "at least " : "", n_prompt,
+                        n_ctx > g->model->n_ctx ? "counted are at most" : "the context has", n_ctx);
     err->n_requested += g->p.max_tokens;
     return api_fail(err, 400, "context_exceeded", "max_tokens",
                     "%zu prompt token%s and max_tokens %u exceed the context of %u", n_prompt,
@@ -103,7 +109,7 @@ int generation_encode(struct generation *g, const char *text, size_t len, struct
                       struct api_error *err)
 {
     const struct tokenizer *t = g->model->tokenizer;
-    size_t n_ctx = g->model->n_ctx;
+    size_t n_ctx = generation_most_ids(g);
     size_t longest = tokenizer_max_piece(t), n = 0, n_before = g->p.n_ids;
     size_t at_least = n_before + (len + longest - 1) / (longest ? longest : 1);
     bool cuts = g->p.embed.truncates || g->p.truncate_prompt_tokens;
@@ -129,7 +135,7 @@ int generation_encode(struct generation *g, const char *text, size_t len, struct
 
 int generation_too_long(struct generation *g, struct api_error *err)
 {
-    return context_exceeded(g, err, (size_t)g->model->n_ctx + 1, true);
+    return context_exceeded(g, err, generation_most_ids(g) + 1, true);
 }
 
 /* Leaves the prompt's last tokens, as many as the client wants; the tokenizer's BOS before them stays. */
@@ -222,8 +228,8 @@ static int make_prompts(struct generation *g, struct api_error *err)
 static int fit_prompt(struct generation *g, struct prompt *prompt, struct api_error *err)
 {
     struct params *p = &g->p;
-    uint32_t n_ctx = g->model->n_ctx, max_tokens = p->max_tokens;
-    bool only_cache = g->dialect->embeds || (p->has_max_tokens && !p->max_tokens);
+    uint32_t n_ctx = (uint32_t)generation_most_ids(g), max_tokens = p->max_tokens;
+    bool only_cache = g->dialect->embeds || g->dialect->counts || (p->has_max_tokens && !p->max_tokens);
     if (prompt->n_ids > n_ctx || (prompt->n_ids == n_ctx && !only_cache))
         return context_exceeded(g, err, prompt->n_ids, false);
     uint32_t left = n_ctx - prompt->n_ids;

@@ -443,7 +443,7 @@ static void on_reload(uv_signal_t *handle, int number)
     if (config_load(&again, s->args, &err) < 0) {
         log_error("SIGHUP: %s; nothing was changed", err.text);
     } else {
-        log_info("SIGHUP: log_level is now %s; key files and certificate are read again",
+        log_info("SIGHUP: log_level is now %s; reading key files and certificate again",
                  config_log_level_name(again.log_level));
         warn_of_changes(s, &again);
         log_set_level((enum log_level)again.log_level);

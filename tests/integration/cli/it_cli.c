@@ -700,7 +700,7 @@ Test(cli, sighup_names_the_changed_keys_that_need_a_restart)
     const char *const args[] = {"--config", path, NULL};
     process_serve(&p, &(struct process_start){.args = args});
     process_signal(&p, SIGHUP);
-    process_expect(&p, "certificate are read again\n");
+    process_expect(&p, "reading key files and certificate again\n");
     int fd = open(path, O_WRONLY | O_TRUNC);
     cr_assert_eq(write(fd, after, sizeof after - 1), (ssize_t)sizeof after - 1);
     close(fd);

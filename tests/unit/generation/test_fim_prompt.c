@@ -27,7 +27,7 @@ static void expect(const struct made_vocab *v, const struct fim_file *files, siz
     struct arena arena = {0};
     struct api_error err = {0};
     struct server_model m = {.tokenizer = open_vocabulary(v), .n_ctx = 256};
-    struct generation g = {.model = &m, .arena = &arena};
+    struct generation g = {.model = &m, .arena = &arena, .dialect = &(struct dialect){0}};
     char *text = NULL;
     size_t len;
     int rc = fim_prompt_put(&g, TEXT("int f("), TEXT(") {}<|fim_middle|>"), files, n, "suffix", &err);

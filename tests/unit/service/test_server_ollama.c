@@ -113,6 +113,27 @@ Test(ollama, ollamas_generate_and_the_models_facts)
     stop();
 }
 
+/* 0 is no limit, as in Ollama; only a request without a prompt asks for no text. */
+Test(ollama, ollamas_num_predict_may_be_0)
+{
+    start_template(HERMES, "auto");
+    script(" Yes.<|endoftext|>");
+    struct reply r =
+        post("/api/generate", "{\"prompt\":\"a\",\"stream\":false,\"options\":{\"num_predict\":0}}");
+    json_t *root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "response"), " Yes.", "%s", r.body);
+    cr_assert_str_eq(json_text(root, "done_reason"), "stop");
+    cr_assert_null(json_object_get(root, "context"), "there is none that could come back");
+    json_decref(root);
+    reply_free(&r);
+    r = post("/api/generate", "{\"stream\":false}");
+    root = reply_json(&r);
+    cr_assert_str_eq(json_text(root, "done_reason"), "load", "%s", r.body);
+    json_decref(root);
+    reply_free(&r);
+    stop();
+}
+
 Test(ollama, ollamas_raw_prompt_is_taken_as_it_is)
 {
     start_template(HERMES, "auto");
