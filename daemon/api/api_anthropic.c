@@ -535,4 +535,5 @@ void api_anthropic_put_error(struct buf *out, const struct api_error *e)
 
 const struct dialect dialect_messages = {COMMON,         .reply = reply, .begin = begin,
                                          .delta = delta, .end = end,     .last = last};
-const struct dialect dialect_count = {COMMON, .reply = count, .counts = true};
+const struct dialect dialect_count = {COMMON, .reply = count, .counts = true,
+                                      .counted = GENERATE_MAX_COUNTED};

@@ -392,4 +392,5 @@ static void chat_last(struct generation *g, struct buf *out)
 const struct dialect dialect_chat = {
     COMMON,          .reply = chat_reply, .begin = chat_begin, .delta = chat_delta,
     .end = chat_end, .last = chat_last};
-const struct dialect dialect_chat_count = {COMMON, .reply = openai_put_count, .counts = true};
+const struct dialect dialect_chat_count = {COMMON, .reply = openai_put_count, .counts = true,
+                                           .counted = GENERATE_MAX_COUNTED};

@@ -75,7 +75,7 @@ static const struct field_name names[] = {
     {0},
 };
 
-/* A negative num_predict is no limit, as 0 is; a negative seed none. */
+/* A num_predict of 0 or less is no limit (read_options() removes 0); a negative seed is none. */
 static const struct body_member options_read[] = {
     {"temperature", "temperature"},
     {"top_p", "top_p"},
@@ -195,8 +195,8 @@ static json_t *translate_chat(const json_t *body, struct api_error *err)
     return chat_json_close(&c);
 }
 
-/* What would change the text and is not done. An empty `context`, as another server may have sent, says
- * nothing. */
+/* Refuses members that would change the text and are not supported. An empty `context` is accepted: it has
+ * no effect. */
 static void refuse_some(const json_t *body, bool raw, bool fills, struct api_error *err)
 {
     if (json_array_size(json_object_get(body, "images")))

@@ -401,4 +401,5 @@ static void reply(struct generation *g, struct buf *out)
 
 const struct dialect dialect_responses = {COMMON,         .reply = reply, .begin = begin,
                                           .delta = delta, .end = end,     .last = last};
-const struct dialect dialect_responses_count = {COMMON, .reply = openai_put_count, .counts = true};
+const struct dialect dialect_responses_count = {COMMON, .reply = openai_put_count, .counts = true,
+                                                .counted = GENERATE_MAX_COUNTED};

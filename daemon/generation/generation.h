@@ -37,9 +37,8 @@
 #define GENERATE_MAX_TOKENS   256                     /* default of /generate */
 #define GENERATE_MAX_CHOICES  128                     /* as OpenAI allows */
 #define GENERATE_MAX_PROMPTS  256                     /* prompts times choices in one request for texts */
-#define GENERATE_MAX_INPUTS   2048 /* prompts in one request for vectors, as OpenAI allows */
-#define GENERATE_MAX_COUNTED                                                                                 \
-    (1u << 20) /* tokens of a prompt that is only counted, if the context is smaller */
+#define GENERATE_MAX_INPUTS   2048       /* prompts in one request for vectors, as OpenAI allows */
+#define GENERATE_MAX_COUNTED  (1u << 20) /* tokens of a prompt that is only counted: dialect.counted */
 /* Tokens and alternatives, about 64 KB and 0.5 ms of writing: no more are written at once. The rest of a
  * reply is written as its client reads it. So that no event of a running stream is larger, tokens without
  * text wait for text only until they are this many. */
@@ -260,8 +259,9 @@ struct dialect {
     json_t *(*translate)(const json_t *body, struct api_error *err);
     const struct field_name *names; /* of fields that it renames, for errors; or NULL */
     bool counts;                    /* `reply` is due once the prompt is prepared: nothing is generated */
-    bool embeds;                    /* vectors of the prompts; `fields` are all that there are */
-    const char *prompts;            /* the member that may have several prompts; NULL: one prompt alone */
+    uint32_t counted;    /* most tokens of a prompt of which `reply` gives the number alone; 0: the context */
+    bool embeds;         /* vectors of the prompts; `fields` are all that there are */
+    const char *prompts; /* the member that may have several prompts; NULL: one prompt alone */
     /* Defaults other than /generate's. */
     void (*defaults)(struct params *p);
     /* Checks that concern several fields, and the making of ids out of something else than `prompt` (then it

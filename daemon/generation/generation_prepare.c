@@ -56,22 +56,26 @@ static const char *prompt_param(const struct generation *g)
 size_t generation_most_ids(const struct generation *g)
 {
     size_t n_ctx = g->model->n_ctx;
-    return g->dialect->counts && n_ctx < GENERATE_MAX_COUNTED ? GENERATE_MAX_COUNTED : n_ctx;
+    return g->dialect->counted > n_ctx ? g->dialect->counted : n_ctx;
 }
 
 static int context_exceeded(struct generation *g, struct api_error *err, size_t n_prompt, bool estimated)
 {
-    uint32_t n_ctx = (uint32_t)generation_most_ids(g);
+    uint32_t n_ctx = g->model->n_ctx;
     if (err->status)
         return -1;
     err->has_context = true;
     err->estimated = estimated;
     err->n_prompt_tokens = err->n_requested = n_prompt;
     err->n_ctx = n_ctx;
+    if (g->dialect->counted)
+        return api_fail(err, 400, "context_exceeded", prompt_param(g),
+                        "the prompt has %s%zu tokens, of which at most %zu are counted",
+                        estimated ? "at least " : "", n_prompt, generation_most_ids(g));
     if (n_prompt >= n_ctx)
-        return api_fail(err, 400, "context_exceeded", prompt_param(g), "the prompt has %s%zu tokens, %s %u",
-                        estimated ? "at least " : "", n_prompt,
-                        n_ctx > g->model->n_ctx ? "counted are at most" : "the context has", n_ctx);
+        return api_fail(err, 400, "context_exceeded", prompt_param(g),
+                        "the prompt has %s%zu tokens, the context has %u", estimated ? "at least " : "",
+                        n_prompt, n_ctx);
     err->n_requested += g->p.max_tokens;
     return api_fail(err, 400, "context_exceeded", "max_tokens",
                     "%zu prompt token%s and max_tokens %u exceed the context of %u", n_prompt,
@@ -229,7 +233,7 @@ static int fit_prompt(struct generation *g, struct prompt *prompt, struct api_er
 {
     struct params *p = &g->p;
     uint32_t n_ctx = (uint32_t)generation_most_ids(g), max_tokens = p->max_tokens;
-    bool only_cache = g->dialect->embeds || g->dialect->counts || (p->has_max_tokens && !p->max_tokens);
+    bool only_cache = g->dialect->embeds || g->dialect->counted || (p->has_max_tokens && !p->max_tokens);
     if (prompt->n_ids > n_ctx || (prompt->n_ids == n_ctx && !only_cache))
         return context_exceeded(g, err, prompt->n_ids, false);
     uint32_t left = n_ctx - prompt->n_ids;
@@ -463,8 +467,10 @@ static int read_params(struct generation *g, struct arena *scratch, struct api_e
     const char *several = g->dialect->prompts;
     size_t n_ctx = g->model->n_ctx, most = several ? 4 * n_ctx : n_ctx; /* values of all prompts */
     struct json_list prompt = {.name = several ? several : "prompt", .max = most};
-    struct json_limits limits = {
-        .max_values = most + 4096, .max_depth = JSON_MAX_DEPTH_IN_BODY, .list = &prompt};
+    bool counts = g->dialect->counted > 0; /* a conversation may be longer than the context */
+    struct json_limits limits = {.max_values = most + (counts ? 65536 : 4096),
+                                 .max_depth = JSON_MAX_DEPTH_IN_BODY,
+                                 .list = counts ? NULL : &prompt};
     if (g->dialect->mends)
         json_mend_escapes(r->body, r->body_len);
     g->body = json_read(r->body, r->body_len, &limits, err);

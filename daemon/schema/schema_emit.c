@@ -110,8 +110,8 @@ static void emit_string(struct compiler *c, const struct shape *s, uint32_t from
 }
 
 /* The texts of a set of numbers that may be written. A model that has begun to write zeros must come to an
- * end. 1.0 is an integer for JSON Schema, but not for the types that clients read it into: integers are
- * digits. */
+ * end. For JSON Schema 1.0 is an integer, but the integer types of many clients refuse it: where only
+ * integers are valid, they have no fraction. */
 static const struct dfa *written_number(struct compiler *c, const struct dfa *set)
 {
     struct dfa_workshop *shop = &c->b.shop;

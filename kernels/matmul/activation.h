@@ -119,7 +119,7 @@ SIMT_INLINE void activation_await(const SIMT_GLOBAL float *x, const SIMT_GLOBAL 
         activation_scale(bits, gain, i, v);
 }
 
-/* By what a block of values is quantised, as in arith_quantise(). */
+/* The factors by which a block of values is quantised, as arith_quantise() has them. */
 struct activation_by {
     float inverse, scale;
     bool finite;

@@ -1,10 +1,10 @@
 /* product_fold.h - the end of a product: the values that the warps have written to the fold area are added up
  * by super-block, in two halves of K, and finished as the op says. Each thread owns pairs of a row and a
- * column; where the result is passed on quantised, the threads of a warp those of a column's block, which two
- * tiles have.
+ * column. Where the result is passed on quantised, the 32 lanes of a warp own a block of one column, which
+ * takes two tiles.
  *
- * Floor: per pair and super-block one load and one addition, without bank conflicts with 8 columns or one (of
- * several that are passed on quantised, with two).
+ * Floor: one load and one addition per pair and super-block; no bank conflicts with one column or eight,
+ * two-way conflicts with several that are passed on quantised.
  *
  * Thread: all compute threads of a block; each accesses only the pairs that it owns. */
 #pragma once

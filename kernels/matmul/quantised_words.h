@@ -4,7 +4,7 @@
  * A column lies where the floats of its row would, and fits there. It is a panel of one column (tile.h), so
  * that a super-block has 24 units of 16 bytes, 16 of integers and one of scales for each block; only bits 0
  * to 6 of each integer are inverted: as none is -128, no word is WORDS_EMPTY. A column has a multiple of 64
- * values, 128 at least. What its last super-block has behind them is not passed on, and zero in panels.
+ * values, 128 at least. The rest of its last super-block is not passed on; in panels it is zero.
  *
  * Floor: 384 bytes of 256 values, from L2, in each block; two loads in flight a thread.
  *
@@ -40,7 +40,7 @@ SIMT_INLINE void quantised_put(SIMT_GLOBAL float *column, uint32_t block, float 
         words_put_bits(super + at, integers ? word ^ QUANTISED_FLIP : words_bits(scale));
 }
 
-/* What a lane copies of each super-block: a unit, or nothing. */
+/* The unit that a lane copies of each super-block, if it has one. */
 struct quantised_lane {
     uint32_t from; /* words from the super-block's beginning */
     uint32_t to;   /* bytes from a panel's super-block to the unit's place in the first column */

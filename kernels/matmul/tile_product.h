@@ -30,7 +30,7 @@
  *     CODES       348        554   540  753     607
  *     THREES      239        444   435  838     477
  *     F16, BF16   700       2240  2240         2090
- *     F32         550       1890  1890         4174
+ *     F32         550       1890  1890         4180
  *
  * Two panels share what is read of the weights. Their loop has two blocks a turn, so that a warp waits for
  * its columns, which lie in L2, four times a tile; one far panel's has four (Q2_K and Q5_1: two), so that it

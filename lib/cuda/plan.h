@@ -57,7 +57,7 @@ void plan_joins(struct program *program);
  * (program_op.panels). Returns the bytes of all places, which decoder_buffers.activations has at least. */
 uint64_t plan_panels(struct program *program, const struct decoder_matrix *matrices);
 
-/* What of a block decides which words a product takes. */
+/* The properties of a block and its plan that decide which ops pass words on, and of how many rows. */
 struct plan_block {
     uint32_t work_bytes;            /* decoder_shared.work_bytes */
     uint32_t n_crew;                /* compute threads */

@@ -97,7 +97,7 @@ def ordered(root, schemas, value):
 
 
 def in_digits(value):
-    """The value with whole floats as integers: where only integers are valid, 1.0 is written 1."""
+    """The value with whole floats as integers: where only integers are valid, 1.0 is written 1."""  # other 1.0: test_schema.c
     if isinstance(value, float) and value.is_integer() and abs(value) < 2**63:
         return int(value)
     if isinstance(value, list):
